@@ -162,7 +162,7 @@ def test_a_marker_is_found_after_partitions_were_added_to_the_topic(config: dict
 def test_a_topic_with_too_few_partitions_is_refused_with_what_to_do(config: dict[str, str], headway_topic: str) -> None:
     topic = f"{headway_topic}-few"
     Admin(config).create([topic], 3)
-    sentence = f"The topic {topic}.* has 3 partitions and needs 16. Add some: .*--topic {topic} --partitions 16"
+    sentence = f"The topic {topic}.* has 3 partitions and needs 16. Add partitions: .*--topic {topic} --partitions 16"
     with pytest.raises(KafkaError, match=sentence):
         create_marker_topic(Admin(config), topic)
     with CommitMarkers(config, topic) as markers, pytest.raises(KafkaError, match=sentence):

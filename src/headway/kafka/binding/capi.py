@@ -281,7 +281,7 @@ def wake_on_events(client: Client, fd: int | None) -> None:
     of_client = lib.rd_kafka_queue_get_consumer if isinstance(client, Consumer) else lib.rd_kafka_queue_get_main
     queue = of_client(handle_of(client))
     if queue is None:
-        raise KafkaError("The consumer has no queue to wait on, because it has no group.id. Set one.")
+        raise KafkaError("The consumer has no queue to wait on, because it has no group.id. Set group.id.")
     lib.rd_kafka_queue_io_event_enable(queue, -1 if fd is None else fd, b"\x01", 1)
     lib.rd_kafka_queue_destroy(queue)  # this releases only our own reference to the queue
 

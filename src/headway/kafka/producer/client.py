@@ -204,7 +204,7 @@ class ProducerClient:
         The reports, and the calls that need the producer, then give the reason.
         """
         self._remember(error)
-        log.debug("Kafka's producer cannot go on: %s", error)
+        log.debug("A producer of librdkafka failed with a fatal error: %s", error)
         self.reports.wake()  # librdkafka does not signal again for reports that are queued behind this error
 
     def _remember(self, error: ck.KafkaException) -> None:

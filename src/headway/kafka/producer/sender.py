@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How many records are passed on, or serialised, before other threads can acquire the lock.
+# The number of records that are passed on, or serialised, before other threads can acquire the lock.
 _BITE_BYTES = 512 * 1024
 _BITE_RECORDS = 500
 _A_MOMENT = 0.01

@@ -46,7 +46,7 @@ _SEGMENTS = {"segment.ms": "600000"}
 _COMPACTION = {**_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
 _A_DAY = {**_SEGMENTS, "cleanup.policy": "delete", "retention.ms": "86400000"}
 
-_GONE_AFTER = 1.0  # seconds after which all brokers know a topic that the driver has created
+_GONE_AFTER = 1.0  # seconds after which a missing topic counts as deleted; a new one is known to all brokers by then
 _FIRST_SPAN = 256  # number of offsets that are searched first, because most look-ups search for a recent marker
 _SPAN_GROWS = 16
 _AT_A_TIME = 5_000
@@ -85,7 +85,7 @@ def _check_partitions(topic: str, count: int) -> None:
     if count < _PARTITIONS:
         raise KafkaError(
             f"The topic {topic}, where exactly-once delivery keeps its markers, has {count} partitions and needs "
-            f"{_PARTITIONS}. Add some: `kafka-topics.sh --alter --topic {topic} --partitions {_PARTITIONS}`."
+            f"{_PARTITIONS}. Add partitions: `kafka-topics.sh --alter --topic {topic} --partitions {_PARTITIONS}`."
         )
 
 

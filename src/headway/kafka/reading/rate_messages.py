@@ -78,8 +78,7 @@ class RateMessages:
                 if not has_warned:
                     log.warning(
                         "This member keeps the fraction of the rates that matches its fraction of the partitions. It "
-                        "cannot borrow unused rates from other members, because the topic %s for that cannot be used: "
-                        "%s",
+                        "cannot borrow unused rates from other members, because it cannot use the topic %s: %s",
                         *(self._topic, error),
                     )
                 if isinstance(error, AuthorizationError):
