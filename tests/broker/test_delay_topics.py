@@ -185,8 +185,8 @@ def test_a_relay_that_starts_before_its_scheduler_has_topics_waits_for_them_and_
     try:
         assert relay.stderr is not None
         said = [relay.stderr.readline() for _ in range(2)]
-        assert b"runs. Ctrl-C ends it" in said[0]
-        assert b"has no topics yet, and the relay waits for them" in said[1]
+        assert b"is running. Stop it with Ctrl-C" in said[0]
+        assert b"has no topics yet, so the relay waits for them" in said[1]
         time.sleep(1.5)  # three looks
         with cluster.scheduler() as scheduler:
             scheduler.send_later("k", b"v", cluster.target, 0.1)

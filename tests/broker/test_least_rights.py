@@ -385,6 +385,6 @@ def test_check_says_what_cannot_be_known(broker: LocalBroker, name: str) -> None
     answers = OwnRights(user.config).check(rights)
     unknown = Presence.UNKNOWN
     assert [answer.held for answer in answers] == [unknown, unknown, unknown, Presence.YES, Presence.YES, Presence.NO]
-    assert "no such topic" in answers[0].reason
-    assert "end the transactions" in answers[1].reason
-    assert "can be seen" in answers[2].reason
+    assert "the topic does not exist" in answers[0].reason
+    assert "end the open transaction" in answers[1].reason
+    assert "no topic with this prefix is visible" in answers[2].reason

@@ -131,7 +131,7 @@ def test_a_row_without_a_key_is_named_where_its_topic_is_compacted(spark: SparkS
     set_on_topics(orders, "cleanup.policy", "compact")
     rows = [("1", "k", "one"), ("2", None, "two")]
     frame = spark.createDataFrame(rows, "value string, key string, identity string").coalesce(1)
-    with pytest.raises(PySparkException, match=r"The row whose identity is 'two' has no key, which a compacted topic"):
+    with pytest.raises(PySparkException, match=r"The row whose identity is 'two' has no key, but a compacted topic"):
         write(frame, orders, topic=f"{orders.topic}-0")
 
 

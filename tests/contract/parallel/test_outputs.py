@@ -147,8 +147,8 @@ TOO_MUCH = b"x" * 2000
 IMPOSSIBLE: dict[str, tuple[Callable[[str], Any], str]] = {
     "no record": (lambda out: "an output", "The handler returned str. Return a ProducerRecord, several of them, or"),
     "wrong in a list": (lambda out: [ProducerRecord(out, "v"), 3], "returned list with int in it"),
-    "a value of no bytes": (lambda out: ProducerRecord(out, {"n": 1}), "value of a record for .* is dict, not bytes"),
-    "a key of no bytes": (lambda out: ProducerRecord(out, b"v", 7), "key of a record for .* is int, not bytes"),
+    "a value of no bytes": (lambda out: ProducerRecord(out, {"n": 1}), "value of a record for .* has the type dict"),
+    "a key of no bytes": (lambda out: ProducerRecord(out, b"v", 7), "key of a record for .* has the type int"),
     "wrong headers": (lambda out: ProducerRecord(out, b"v", headers=[("n", 1)]), "whose value is int, not bytes"),  # type: ignore[list-item]
     "a header that no bytes stand for": (
         lambda out: ProducerRecord(out, b"v", headers=[("file", "x\udc80")]),

@@ -146,7 +146,7 @@ def test_without_a_dead_letter_topic_the_record_that_kills_ends_the_command_with
     command.ends(3)
     assert "failed for good (3 processes died while handling it)" in command.log
     assert "was ended by signal 9 (SIGKILL)" in command.log
-    assert "Name a dead_letter_topic to keep such records and go on." in command.log
+    assert "Name a dead_letter_topic to keep such records and continue." in command.log
 
 
 @pytest.mark.slow
