@@ -42,8 +42,8 @@ REQUEST_TIMEOUT = 30.0
 
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
-# The most seconds between two calls of librdkafka in a waiting poll: the calls keep the member in its group, and run
-# callbacks.
+# A waiting poll calls librdkafka at least once in this many seconds, to keep the member in its group and to run
+# rebalance callbacks.
 _LONGEST_WAIT = 1.0
 # The seconds after which a member that is leaving abandons an unanswered commit, because its group is waiting for it.
 _LEAVE_TIMEOUT = 5.0

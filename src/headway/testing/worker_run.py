@@ -32,7 +32,7 @@ _LOOK_EVERY = 0.01  # seconds between two checks whether the worker is idle
 _MOST_ATTEMPTS = 100  # the most attempts at one record if it would otherwise be retried forever, without waits
 # The seconds without a new record after which a worker is idle, even if its topics hold more records than it has done.
 _QUIET = 0.5
-# The same if several workers run together. It is longer, because a worker may be waiting for a record from another one.
+# If several workers run together, these seconds are longer, because one worker may be waiting for another's record.
 _QUIET_TOGETHER = 2.0
 _MOCK_HAS_NO_DELAY = (
     "{0} needs delayed delivery, which the mock cluster does not support. Use the fixture headway_broker for this test."

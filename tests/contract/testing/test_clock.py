@@ -146,5 +146,8 @@ def test_a_worker_that_is_never_idle_ends_the_run(settings: Settings, remind: Ca
 
 
 def test_the_mock_has_no_clock(headway_mock: MockCluster) -> None:
-    with pytest.raises(ConfigError, match="no delayed delivery"), clock(headway_mock.settings):
+    with (
+        pytest.raises(ConfigError, match="needs delayed delivery, which the mock cluster does not support"),
+        clock(headway_mock.settings),
+    ):
         pass
