@@ -166,7 +166,7 @@ def test_fields_that_do_not_go_together_are_refused(cluster: DelayCluster, field
             producer.send(cluster.target, b"v", **fields)
         with pytest.raises(ConfigError, match=said):
             producer.send(ProducerRecord(cluster.target, b"v", **fields))
-        with pytest.raises(ConfigError, match="call send"):
+        with pytest.raises(ConfigError, match="Call send"):
             producer.try_send(ProducerRecord(cluster.target, b"v", due=1))
         with pytest.raises(ConfigError, match="has an id or if_pending, but no due time"):
             producer.send(ProducerRecord(cluster.target, b"v", if_pending="keep"))
@@ -367,7 +367,7 @@ async def test_an_async_producer_begins_and_ends_transactions_and_its_scheduler_
                 await producer.scheduler.cancel(handle)
             await producer.scheduler.every(3600, "k", f"{fate} again", cluster.target, id=fate)
             await end()
-        with pytest.raises(ConfigError, match="call send"):
+        with pytest.raises(ConfigError, match="Call send"):
             producer.try_send(ProducerRecord(cluster.target, b"v", due=1))
         assert values(cluster) == {b"committed now": 1}
         wait_until(lambda: [each.message.value() for each in cluster.pending()] == [b"committed later"])

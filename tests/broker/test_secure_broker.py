@@ -90,7 +90,7 @@ def test_another_user_may_do_what_is_granted_until_it_is_revoked(
     assert consume(config, topic, topic) == b"one"
     broker.revoke(user, "Write", "Topic", topic[:-1], prefixed=True)
     assert produce(config, topic) == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    with pytest.raises(HeadwayKafkaError, match=f"there is no Write on Topic {topic} for User:{user}"):
+    with pytest.raises(HeadwayKafkaError, match=f"there is no ACL Write on Topic {topic} for User:{user}"):
         broker.revoke(user, "Write", "Topic", topic)
 
 

@@ -76,7 +76,7 @@ DECLARED: list[tuple[str, Callable[[Any], Any], str]] = [
     ("CircuitBreaker least", lambda v: CircuitBreaker(least=v), NONE),
     ("CircuitBreaker window", lambda v: CircuitBreaker(window=v), ANY_POSITIVE),
     ("CircuitBreaker longest", lambda v: CircuitBreaker(longest=v), ANY_POSITIVE),
-    ("Ladder lines", lambda v: Ladder((v,)), NONE),
+    ("Ladder delays", lambda v: Ladder((v,)), NONE),
     ("Ladder.exponential first", lambda v: Ladder.exponential(first=v), NONE),
     ("Ladder.exponential base", lambda v: Ladder.exponential(base=v), NONE),
     ("Ladder.exponential count", lambda v: Ladder.exponential(count=v), NONE),

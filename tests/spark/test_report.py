@@ -97,9 +97,9 @@ def test_records_without_level_or_times_and_of_the_year_1_are_left_out_and_count
 def test_columns_of_another_type_and_damaged_files_are_one_sentence(
     records: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="column level is a string, but a report needs an integer there"):
+    with pytest.raises(ConfigError, match="column level is a string, but a report needs an integer"):
         figures.checked_records(records.withColumn("level", F.lit("high")))
-    with pytest.raises(ConfigError, match="column read_at is a string, but a report needs a timestamp there"):
+    with pytest.raises(ConfigError, match="column read_at is a string, but a report needs a timestamp"):
         figures.checked_records(records.withColumn("read_at", F.lit("soon")))
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "part-0.parquet").write_bytes(b"PAR1 and nothing that is Parquet")
