@@ -1,6 +1,7 @@
 """Encodes records with a due time for Kafka. The encoder needs no client, so any producer can store its records."""
 
 import itertools
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -23,10 +24,31 @@ from headway.kafka.producer.headers import check_headers, header_list
 from headway.records.record_types import Header
 
 _MOST_TARGETS = 1000  # how many valid targets are remembered, so that memory stays bounded
+_MOST_STEP_BACK = 500  # milliseconds
 
 
 Encoded = tuple[Schedule, Any, Any, list[Header]]
 """A schedule, and its record's value, key and headers. `DelayTopicChoice.place` chooses the topic for it."""
+
+
+class SchedulingTimes:
+    """Keeps the times of scheduling from going back by a few milliseconds. Thread-safe.
+
+    Records with the same due time are delivered in the order in which they were scheduled. But a new estimate of the
+    brokers' clock can be some milliseconds behind the last one. A step back of more than half a second means that a
+    clock was set. The times follow it, because a search for a schedule begins only a second before its time.
+    """
+
+    def __init__(self) -> None:
+        self._latest = 0
+        self._lock = threading.Lock()
+
+    def next(self, at: int) -> int:
+        """Return the time of scheduling, in milliseconds, of a record that is scheduled when the clock shows `at`."""
+        with self._lock:
+            if not 0 < self._latest - at <= _MOST_STEP_BACK:
+                self._latest = at
+            return self._latest
 
 
 class ScheduleEncoder:
@@ -45,6 +67,7 @@ class ScheduleEncoder:
         self._write_key = write_key
         self._write_value = write_value
         self._orders = itertools.count()
+        self._times = SchedulingTimes()
         self._token = uuid.uuid4().hex[:10]
         self._checked: set[str] = set()
 
@@ -71,7 +94,7 @@ class ScheduleEncoder:
             key = self._write_key(key, target, fields)
         if self._write_value is not None:
             value = self._write_value(value, target, fields)
-        order = next(self._orders)
+        order, at = next(self._orders), self._times.next(at)
         name = f"{self._token}{order:x}" if id_ is None else own_id(id_)
         schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
         if partition is not None or due > LATEST or target.__class__ is not str or target not in self._checked:

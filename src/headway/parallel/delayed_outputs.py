@@ -9,7 +9,7 @@ import msgspec
 from headway.core.delay.schedule import HEADER, Schedule
 from headway.delay.delay_topic_choice import DelayTopicChoice
 from headway.delay.due_time import due_at, with_expiry
-from headway.delay.schedule_encoder import Encoded, ScheduleEncoder, check_later, put_header
+from headway.delay.schedule_encoder import Encoded, ScheduleEncoder, SchedulingTimes, check_later, put_header
 from headway.delay.topic_names import TopicNames
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.serialization import FieldWriter
@@ -38,6 +38,7 @@ class DelayedOutputs:
         self._connection = connection_of(config)
         self._names = TopicNames(name)
         self._encoder = ScheduleEncoder(self._names, write_key, write_value)
+        self._times = SchedulingTimes()
         self._choice: DelayTopicChoice | None = None
         self._making = threading.Lock()
 
@@ -77,7 +78,7 @@ class DelayedOutputs:
                 self._choice = DelayTopicChoice(self._connection, self._names)
         now = self._choice.now()
         if not output.is_by_brokers_clock:
-            _correct(output, output.schedule, self._choice.time.correction())
+            _correct(output, output.schedule, self._choice.time.correction(), self._times)
         output.topic, output.partition = self._choice.place(output.schedule, output.key, int(now * 1000))
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -85,14 +86,17 @@ class DelayedOutputs:
         change_credentials(self._connection, username, password)
 
 
-def _correct(output: HandlerOutput, schedule: Schedule, by: int) -> None:
+def _correct(output: HandlerOutput, schedule: Schedule, by: int, times: SchedulingTimes) -> None:
     """Add milliseconds to the times of an output, except for times that the handler gave as a `datetime`."""
     output.is_by_brokers_clock = True
     record = output.returned
-    if not by or record is None:
+    if record is None:
+        return
+    at = times.next(max(0, schedule.at + by))
+    if at == schedule.at and not by:
         return
     due = schedule.due if isinstance(record.due, datetime) else max(0, schedule.due + by)
-    output.schedule = corrected = msgspec.structs.replace(schedule, due=due, at=max(0, schedule.at + by))
+    output.schedule = corrected = msgspec.structs.replace(schedule, due=due, at=at)
     fields = [corrected.header() if each[0] == HEADER else each for each in output.headers or ()]
     if record.expires is not None and not isinstance(record.expires, datetime):
         fields = with_expiry(fields, ((expiry_of(fields) or 0) + by) / 1000, now=0.0)

@@ -49,6 +49,21 @@ def test_what_is_encoded_is_read_again(
     assert (first[0].id == second[0].id == f"id:{id_}") if id_ is not None else first[0].id != second[0].id
 
 
+def test_a_clock_that_is_corrected_by_a_little_keeps_the_order_of_records() -> None:
+    encoder = ScheduleEncoder(TopicNames("delay"), None, None)
+
+    def scheduled(at: int) -> tuple[int, int]:
+        schedule, *_ = encoder.encode(b"k", b"v", "orders", 9_000_000, at)
+        return schedule.at, schedule.order
+
+    steps = [1_000_000, 1_000_003, 1_000_001, 1_000_002, 1_000_004, 999_900, 1_000_004]
+    found = [scheduled(at) for at in steps]
+    assert found == sorted(found)
+    assert max(at for at, _ in found) == max(steps)
+    assert scheduled(900_000)[0] == 900_000  # a clock that was set back is followed
+    assert scheduled(900_001)[0] == 900_001
+
+
 def test_a_target_is_refused_each_time_and_one_that_was_checked_is_not_looked_at_again() -> None:
     encoder = ScheduleEncoder(TopicNames("delay"), None, None)
     for _ in range(2):
