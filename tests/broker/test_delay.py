@@ -18,6 +18,7 @@ from headway.core.delay.schedule import HEADER, HandleParts, Schedule
 from headway.delay.handle import ScheduleHandle
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError, DeliveryError, KafkaError, NoRelayError, SerializationError
+from headway.kafka.admin import Admin
 from headway.kafka.producer.delivery import DeliveryFuture
 from tests.broker.delay_cluster import LADDER, DelayCluster, wait_until
 from tests.compacted import read_compacted
@@ -435,7 +436,7 @@ def test_a_relay_says_that_its_stored_state_was_deleted(
         for key in keys:
             scheduler.send_later(key, b"v", cluster.target, 1.2)
         cluster.wait_for_keys(keys)
-    cluster.admin.delete_topics([cluster.names.state])[cluster.names.state].result(30)
+    Admin(cluster.config).delete([cluster.names.state])  # it waits until brokers do not list the topic
     create_topics(cluster.config, cluster.name, LADDER, partitions=2)
 
     def errors() -> list[str]:
