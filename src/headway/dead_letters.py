@@ -26,9 +26,10 @@ without giving a reason when a request is larger than that.
 
 _SHORTENED = PREFIX + "shortened"
 _TEXTS = [PREFIX + name for name in ("exception", "message", "reason", "first.exception", "first.message")]
-_A_HEADER = 12  # the most bytes that a header takes in addition to its name and value
-_LEAST_KEPT = 1000  # the fewest bytes of the key and value together that are kept, even if the headers are long
-_LEAST_OF_A_TEXT = 100  # the fewest bytes that are kept of each error text in the headers
+_A_HEADER = 12  # the maximum number of bytes that a header takes in addition to its name and value
+# At least this many bytes of the key and value together are kept, even if the headers are long.
+_LEAST_KEPT = 1000
+_LEAST_OF_A_TEXT = 100  # at least this many bytes are kept of each error text in the headers
 # The smallest max.message.bytes that a dead-letter topic can have. The headers about a failure take about a quarter.
 _LEAST_OF_A_TOPIC = 4096
 

@@ -333,10 +333,10 @@ class LocalBroker:
     def _wait_until_it_knows_all(self, node: Node, deadline: float) -> None:
         """Wait until a node's metadata includes all nodes, itself included.
 
-        That is some time after the node opens its port. A client that got incomplete metadata in the meantime would
-        abandon its requests to the missing nodes.
+        The metadata is complete only some time after the node opens its port. A client that got incomplete metadata
+        before that time would abandon its requests to the missing nodes.
         """
-        # Each check needs a new client, because a client that has found other brokers may send the request to those.
+        # Each check needs a new client, because a client that has found other brokers may send the request to them.
         while Admin({**self.admin_config, "bootstrap.servers": f"{HOST}:{node.port}"}).broker_count() < len(self.nodes):
             if time.monotonic() > deadline:
                 raise LocalBrokerError(

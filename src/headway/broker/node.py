@@ -173,8 +173,8 @@ class Node:
     def _recall(self) -> psutil.Process | None:
         """Return the process whose id an earlier start recorded, or None if it has ended.
 
-        The id may have been reused by another process in the meantime. So the last argument of the process's command
-        line must be this node's properties file. A different path to the same file is accepted.
+        The operating system may have given the id to another process since that start. So the last argument of the
+        process's command line must be this node's properties file. A different path to the same file is accepted.
         """
         try:
             process = psutil.Process(int(self._pid_file.read_text(encoding="utf-8")))

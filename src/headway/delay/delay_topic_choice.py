@@ -15,10 +15,11 @@ from headway.errors import HeadwayError, SerializationError
 
 log = logging.getLogger(__name__)
 
-# Seconds after which the layout is read again, because other delay topics may be in use or all topics recreated.
+# The layout is read again after this many seconds, because other delay topics may be in use by then, or all topics may
+# have been recreated.
 LAYOUT_LASTS = 30.0
 LAYOUT_HOLDS_FOR = 600.0
-"""Seconds after which delay topics may have been deleted, so they are checked before the next schedule is stored."""
+"""After this many seconds, delay topics may have been deleted, so a schedule is stored only after a check."""
 
 
 class DelayTopicNames(NamedTuple):

@@ -11,7 +11,7 @@ from headway.settings.config import Config, whole_number
 # Bytes kept free for what a relay adds: another due time, or headers that explain why the record is a dead letter.
 _LATER_ADDED = 65_536
 MOST_BYTES = MAX_MESSAGE_BYTES - _LATER_ADDED
-"""The most bytes that a scheduled record can have, including its key and its headers."""
+"""The maximum number of bytes that a scheduled record can have, including its key and its headers."""
 
 DEFAULTS: Mapping[str, Any] = {"message.max.bytes": MOST_BYTES, "message.timeout.ms": STORED_WITHIN}
 

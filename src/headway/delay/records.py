@@ -1,4 +1,4 @@
-"""Converts a relay's decisions into records for Kafka, and fetched records into the form that the relay works with."""
+"""Converts a relay's decisions into records for Kafka, and fetched records into the form that the relay uses."""
 
 import logging
 import math
@@ -30,7 +30,8 @@ from headway.records.record_types import ConsumerRecord, Header, Message, Record
 log = logging.getLogger(__name__)
 
 _RELAY_OBJECTS = 500  # the approximate bytes of memory that a relay's objects take for each record
-_LONGEST_ERROR = 1000  # most characters; an error may quote a forged header that is as large as a record
+# The maximum number of characters, because an error may quote a forged header that is as large as a record.
+_LONGEST_ERROR = 1000
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
 _NO_MOVE = "no delay topic takes the record"
@@ -40,7 +41,7 @@ _OF_THE_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", 
 
 _LETTER = "dead-letter-"  # prefix of the ids of dead letters that wait in a delay topic
 _WAITS = "waits-"  # prefix of the ids of records that wait in a delay topic for a permission
-_SHORTEST_WAIT = 100  # milliseconds that such a record waits at least
+_SHORTEST_WAIT = 100  # such a record waits at least this many milliseconds
 # Bytes kept free in a dead letter for the header that is added while it waits in a delay topic.
 _BYTES_OF_A_SCHEDULE = 1_000
 _LETTERS_WAIT = "Dead letters wait in the delay topics, and are stored as soon as the topic accepts them."
@@ -48,7 +49,7 @@ _RECORDS_WAIT = (
     "Records for it wait in the delay topics for 20 s. Records that come due after that become dead letters, until the "
     "topic accepts records again."
 )
-_WAIT_FOR_A_RIGHT = 20.0  # seconds after which records become dead letters, as `_RECORDS_WAIT` says
+_WAIT_FOR_A_RIGHT = 20.0  # the seconds that `_RECORDS_WAIT` mentions, until records become dead letters
 _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 _NO_ANSWERS = "Commands are still carried out, but their outcome is not reported."
 

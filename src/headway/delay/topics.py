@@ -32,7 +32,7 @@ _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
 LADDER_KEY = "ladder"
 _ladder_decoder = msgspec.json.Decoder(tuple[Time, ...])
-_ASK_AGAIN_AFTER = 0.05  # seconds between two checks whether the brokers know a topic
+_ASK_AGAIN_AFTER = 0.05  # seconds between checks that the brokers know a topic
 _LADDER_STORED_WITHIN = 30.0
 
 

@@ -71,7 +71,7 @@ class Dispatch:
         self._gates = tuple(gates)
         self._wake = wake
         self._retries = retries
-        self._failures = Failures(retries)  # `begin` replaces it by one that has the stores
+        self._failures = Failures(retries)  # `begin` replaces this with one that can store dead letters and schedules
         self._executor: Executor | None = None  # None until the run begins
         self._batch_size: int | None = None  # None for a handler of single records
         self._of_one_partition = False
@@ -249,7 +249,7 @@ class Dispatch:
         """Record that a record could not be stored as a schedule. The attempt fails with this error instead."""
         with self.lock:
             work.outcome = None
-            self._failed -= 1  # it was counted already, and is counted again below
+            self._failed -= 1  # this failure was counted already, and is counted again below
         self.complete_elsewhere((work,), error)
 
     def letters_committed(self, count: int) -> None:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 # After this many jobs, a task lets other tasks run even if its handler never waits.
 _YIELD_EVERY = 16
-_CLEAN_UP_WITHIN = 1.0  # the fewest seconds that cancelled handlers have to clean up
+_CLEAN_UP_WITHIN = 1.0  # cancelled handlers have at least this many seconds to clean up
 
 
 class LoopThread:

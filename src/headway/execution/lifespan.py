@@ -39,8 +39,8 @@ _OF_RECORDS: Final = Consequences()
 SHUT_DOWN_WITHIN: Final = 10.0
 """The seconds that the shut-down of a lifespan can take."""
 
-_GIVES_UP_WITHIN = 1.0  # seconds that a cancelled lifespan, or one that is still starting up, has to end
-_CHECK_EVERY = 0.1  # seconds between two checks whether the run was stopped during the start-up
+_GIVES_UP_WITHIN = 1.0  # a cancelled lifespan, or one that is still starting up, has this many seconds to end
+_CHECK_EVERY = 0.1  # during the start-up, seconds between checks of whether the run was stopped
 _OURS = os.path.dirname(str(headway.__file__)) + os.sep
 _ADVICE = "Write a function that yields, and decorate it with @asynccontextmanager or @contextmanager of contextlib."
 

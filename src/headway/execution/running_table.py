@@ -16,11 +16,11 @@ from headway.core.engine.suspects import RecordId, RunningAttempt
 from headway.execution.jobs import RecordWork
 from headway.records.record_types import TopicPartition
 
-_LONGEST_TOPIC: Final = 249  # the most bytes that Kafka allows in the name of a topic
-_SOURCE = struct.Struct(f"<iB{_LONGEST_TOPIC}s")  # its fields are: partition, length of the topic, topic
-_ROW = struct.Struct(f"<xxxxxxxxqqII{_SOURCE.size}s")  # its fields are: offset, timestamp, attempt, untried, source
+_LONGEST_TOPIC: Final = 249  # the maximum number of bytes in the name of a Kafka topic
+_SOURCE = struct.Struct(f"<iB{_LONGEST_TOPIC}s")  # the fields: partition, length of the topic, topic
+_ROW = struct.Struct(f"<xxxxxxxxqqII{_SOURCE.size}s")  # the fields: offset, timestamp, attempt, untried, source
 _ROW_SIZE: Final = (_ROW.size + 7) // 8 * 8
-_MOST_SOURCES = 10_000  # the most partitions whose packed form is cached
+_MOST_SOURCES = 10_000  # the maximum number of partitions whose packed form is cached
 
 
 class RunningTable:

@@ -8,7 +8,7 @@ from headway.declarations import is_number, is_whole
 from headway.errors import FatalError, RetriableError
 from headway.http.request_response import Response
 
-_LONGEST = 1000  # the most characters of an error that are kept
+_LONGEST = 1000  # the maximum number of characters of an error that are kept
 
 
 def named_failures(response: Response, count: int, max_retry_after: float) -> Mapping[int, Exception]:

@@ -187,7 +187,8 @@ class Requests(Generic[R]):
         if loop not in self._clients:
             session = self._open_session()
             # In a worker of Spark, the handler can be garbage-collected while its loop continues. The finalizer then
-            # closes the session. Its reference to the session also prevents aiohttp's warning about an unclosed one.
+            # closes the session. Its reference to the session also prevents aiohttp's warning that a session was not
+            # closed.
             at_last = weakref.finalize(self, _close_later, loop, session)
             at_last.atexit = False
             keeper = self._keep(loop, session, at_last)
@@ -231,7 +232,7 @@ class HttpHandler(Requests[Any]):
         idempotency_key: True to send the header `Idempotency-Key` with a POST or PATCH, unless the request already has
             it. Its value is the record's origin, so it is the same for each attempt.
         max_retry_after: The longest wait that a server can request, in seconds. A longer wait is shortened to it.
-        max_body: The most bytes of a response's body that are read. A longer body is truncated.
+        max_body: The maximum number of bytes that are read of a response's body. A longer body is truncated.
         session: A function that opens the session, for example with a proxy or a client certificate. It is called in
             the event loop.
 

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 _CHECK_EVERY = 0.5  # seconds between two checks
 _LONG = 5.0  # seconds before the log mentions that the member is waiting; most rebalances take less
-_MOST_TOPICS = 10  # the most topics that a log line lists
+_MOST_TOPICS = 10  # the maximum number of topics that a log line lists
 
 
 class AssignmentLog:

@@ -133,8 +133,8 @@ class Commits:
         """Take the answers to pending commits, and send the commits that are due.
 
         Raises:
-            TransactionError: The transactional producer cannot continue. Nothing is committed any more.
-            HandlerError: Kafka refused an output, and there is no dead-letter topic. Nothing is committed any more.
+            TransactionError: The transactional producer cannot continue. No further commits are made.
+            HandlerError: Kafka refused an output, and there is no dead-letter topic. No further commits are made.
             KafkaError: Another consumer with the same `group.instance.id` has replaced this one.
         """
         self._take_answers(0.0)
@@ -240,7 +240,7 @@ class Commits:
             if refusals:
                 self._refused(each.tick, refusals, time.monotonic())
                 if each.levels - refusals.keys():
-                    self._schedule.request()  # for the other levels of the transaction, which did not cause its failure
+                    self._schedule.request()  # commit the transaction's other levels, which did not cause its failure
 
     def _committed(self, about: _UnansweredCommit) -> None:
         """Record that a commit was made. Calling this twice for the same commit is harmless."""

@@ -407,10 +407,11 @@ class ParallelConsumer:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue an assigned partition at this offset. Returns at once.
 
-        The next commit stores the offset, and records that were not committed before count as not done. No record of
-        the partition starts until its running handlers have ended or the `hand_over_timeout` has passed. The results of
-        these handlers are ignored. If the log does not have the offset, the partition continues at the beginning or at
-        the end of the log, whichever is nearer. Raises `ConfigError` if the partition is not assigned to this consumer.
+        The next commit stores the offset. Records that have not been committed at the time of the seek count as not
+        done, even if their handlers have finished. No record of the partition starts until its running handlers have
+        ended or the `hand_over_timeout` has passed. The results of these handlers are ignored. If the log does not have
+        the offset, the partition continues at the beginning or at the end of the log, whichever is nearer. Raises
+        `ConfigError` if the partition is not assigned to this consumer.
         """
         check_place("offset", offset)
         self._seek([partition], SeekTarget("offset", offset))

@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 # is full, nothing is fetched, so no arriving record wakes this thread, but it must still take part in rebalances.
 _SERVE_EVERY = 0.1
 _ROUND_EVERY = 1.0
-# The fewest seconds for the commit of a hand-over and for `on_revoke`, even if the handlers have used up all the time.
+# The minimum number of seconds that the commit of a hand-over, and `on_revoke`, are given, even if the handlers have
+# used up the whole hand-over timeout.
 _LEAST_FOR_COMMIT = 1.0
 _LEAST_FOR_CALLBACK = 1.0
 _SEEKS_ANSWERED_WITHIN = 1.0  # seconds to finish seeks at the end of the run

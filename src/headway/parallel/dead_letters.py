@@ -21,7 +21,7 @@ from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 
-# Milliseconds after which librdkafka reports that a topic does not exist. By default it waits half a minute.
+# librdkafka reports that a topic does not exist after this many milliseconds, instead of its default of half a minute.
 _MISSING_AFTER = 1_000
 _WITHOUT_KEY = (
     ". If the topic is compacted (cleanup.policy=compact), it refuses records without a key. Set cleanup.policy to "

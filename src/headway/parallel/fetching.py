@@ -101,19 +101,19 @@ class Fetching:
         # Nothing is fetched while this many records are buffered, because a fetch of one record costs as much as a
         # fetch of many.
         self._enough = max(1, buffer * 3 // 4)
-        # The most records of one fetch. The number must not be too large, because handlers wait for the GIL while
+        # The maximum number of records of one fetch. It must not be too large, because handlers wait for the GIL while
         # records are created and received. It must not be too small either, because fast handlers would empty the
         # buffer before this thread gets the GIL again.
         self._at_once = max(1, buffer // 2)
-        # The most buffered records, including those of quiet partitions. It is larger than the buffer, so that quiet
-        # partitions do not have to wait until the records of a flooded partition leave the buffer.
+        # The maximum number of buffered records, including those of quiet partitions. It is larger than the buffer, so
+        # that quiet partitions do not have to wait until the records of a flooded partition leave the buffer.
         self._most = buffer * 5 // 4
         self._hand_over = hand_over
         self._tenancy = tenancy
         self._fetching: set[int] = set()  # levels in a fetch; a hand-over within that fetch fetches only other levels
         self._starting: dict[TopicPartition, _Starting] = {}
         self._rejoining: set[int] = set()  # levels that must join their groups again
-        self._patience = options.hand_over_timeout  # seconds that a seek waits for running handlers
+        self._patience = options.hand_over_timeout  # a seek waits this many seconds for running handlers
         # The following attributes are used only with the lock.
         self.pauses = Pauses()
         self._holds = False  # True if the engine holds back paused partitions
@@ -547,8 +547,9 @@ def _refuse_if_mirrored(member: LevelConsumer) -> None:
     topics = member.client.topics(None, _TOPICS_LISTED_WITHIN)
     if checkpoints := next(filter(_is_of_mirrors, topics), None):
         raise OffsetMapError(
-            "The metadata was written by the Java parallel consumer and does not name its log, and the topic "
-            f"{checkpoints} shows that MirrorMaker 2 translates commits for this cluster."
+            "The map was written by the Java parallel consumer, which does not store the topic's id, and the topic "
+            f"{checkpoints} shows that MirrorMaker 2 copies commits to this cluster. So the map may belong to another "
+            "cluster's log."
         )
 
 

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 AsyncOnOutput = Callable[[Any, ProducerRecord, RecordMetadata], Awaitable[Any]]
 
-# The most outputs that wait for the caller, and their most bytes. A caller that pauses only for moments never reaches
-# these limits.
+# The maximum number of outputs that wait for the caller, and of their bytes. A caller that pauses only for moments
+# never reaches these limits.
 _MOST = 1000
 _MOST_BYTES = 64 * 2**20
 

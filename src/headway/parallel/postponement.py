@@ -25,7 +25,7 @@ class Postponement:
 
     Args:
         reports: Receives each record that was not stored, with the time of the next try.
-        warn: Called with the reason of the first refusal, and from time to time with that of a later one.
+        warn: Called with the reason for the first refusal, and occasionally with the reason for a later one.
     """
 
     def __init__(self, reports: Reports, warn: Callable[[str], None]) -> None:

@@ -28,7 +28,8 @@ from headway.runtime.wakeup import Wakeup
 DRAIN_WITHIN: Final = 30.0
 """The seconds that running handlers have to end when the consumer drains, by default."""
 
-# The fewest seconds for the last commits and for leaving the groups, even if handlers have used up the drain time-out.
+# The minimum number of seconds for the last commits and for leaving the groups, even if the handlers have used up the
+# drain timeout.
 _LEAST_FOR_END = 1.0
 _CHECK_THAT_IT_RUNS_EVERY = 1.0  # seconds between two checks of a waiting `close`
 

@@ -19,7 +19,7 @@ TenantRates = float | Mapping[str, float | None] | Callable[[str], float | None]
 """One rate for each tenant, rates by name with `"*"` for all other tenants, or a function that returns the rate."""
 
 _OTHERS = "*"
-# Seconds until the function is called again for a tenant, because a rate can change, for example with a contract.
+# The function is called again for a tenant after this many seconds, because a rate can change with a contract.
 _ASK_EVERY = 60.0
 # The rate per second of a tenant whose rate is unknown. Such a tenant must neither flood a service nor stop.
 _WITHOUT_ANSWER = 1.0

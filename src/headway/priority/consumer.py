@@ -45,7 +45,8 @@ OnRebalance = Callable[[list[TopicPartition]], Any]
 # A waiting poll calls librdkafka at least once in this many seconds, to keep the member in its group and to run
 # rebalance callbacks.
 _LONGEST_WAIT = 1.0
-# The seconds after which a member that is leaving abandons an unanswered commit, because its group is waiting for it.
+# A member that is leaving abandons a commit that is not answered within this many seconds, because its group is waiting
+# for the member to leave.
 _LEAVE_TIMEOUT = 5.0
 
 
@@ -53,11 +54,11 @@ _LEAVE_TIMEOUT = 5.0
 class LevelMetrics:
     """The metrics of one level of a consumer.
 
-    `share` is the number of records that the level gets of each poll's capacity. `demand` is the most records that the
-    next poll fetches. `buffered` counts the records that were fetched and not returned yet, and `returned` the records
-    that were returned since the start. `lag` counts the records that are still to be read from Kafka, as of the last
-    fetch. `refused` names the permission that the client lacks, or is None. `deleted_unread` counts the offsets that
-    were deleted, by retention or by a user, before this consumer read them.
+    `share` is the number of records that the level gets of each poll's capacity. `demand` is the maximum number of
+    records that the next poll fetches. `buffered` counts the records that were fetched and not returned yet, and
+    `returned` the records that were returned since the start. `lag` counts the records that are still to be read from
+    Kafka, as of the last fetch. `refused` names the permission that the client lacks, or is None. `deleted_unread`
+    counts the offsets that were deleted, by retention or by a user, before this consumer read them.
     """
 
     level: int
@@ -281,8 +282,8 @@ class PriorityConsumer:
 
         A synchronous commit raises `KafkaError` if Kafka refuses it or does not answer within `timeout` seconds. An
         asynchronous commit does not wait: a later poll calls `on_commit(error, offsets)` with the outcome. Without
-        `on_commit` an error is logged. Asynchronous commits that are requested while another one is under way are
-        sent together once that one is answered.
+        `on_commit` an error is logged. Asynchronous commits that are requested while another commit is under way
+        are sent together once that commit is answered.
         """
         timeout = checked_timeout(timeout)
         self._check_open()
@@ -501,7 +502,8 @@ class PriorityConsumer:
     def close(self) -> None:
         """Commit the returned records, if `enable.auto.commit` is on, and leave the groups, within about 10 s.
 
-        If a rebalance callback raises an error in the meantime, that error is raised once everything is closed.
+        If a rebalance callback raises an error while the consumer leaves the groups, `close` raises that error once
+        everything is closed.
         """
         if self._is_forked or self._end.is_over:
             return

@@ -16,7 +16,7 @@ class Destinations:
     """The destinations of one producer. A destination is created when the first record is sent to it.
 
     `open` maps a level and a topic to their destination; it is empty once the producer is closed. The level None stands
-    for level 0. A producer without levels has only that one. Thread-safe.
+    for level 0, which is the only level of a producer without levels. Thread-safe.
     """
 
     def __init__(self, sender: Sender, levels: int | None) -> None:

@@ -8,7 +8,7 @@ checked here; all other keys are passed to librdkafka unchanged.
 | `levels` | both | required | the number of levels, N ≥ 1; a record's level is from 0, the lowest, to N - 1 |
 | `group.id` | consumer | required | the members for level i join the group `<group.id>-i` |
 | `group.per.level` | consumer, parallel | true | false: one member of the group `<group.id>` itself reads all levels |
-| `max.poll.records` | consumer | 500 | the capacity: the most records that one poll returns |
+| `max.poll.records` | consumer | 500 | the capacity: the maximum number of records that one poll returns |
 | `max.poll.history.window.size` | consumer | 6 | capacity_burst: the number of recent polls that it considers |
 | `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: in how many of these polls a level must have
 reached its share before it gets more |
@@ -16,8 +16,8 @@ reached its share before it gets more |
 level |
 | `enable.auto.commit` | consumer | true | commit the records that earlier polls returned, during poll and on close |
 | `auto.commit.interval.ms` | consumer | 5000 | the time between two automatic commits |
-| `queued.max.messages.kbytes` | consumer, parallel | 16384 | the most kilobytes of a level's records that are buffered
-until the level's turn; see below |
+| `queued.max.messages.kbytes` | consumer, parallel | 16384 | the maximum kilobytes of a level's records that are
+buffered until the level's turn; see below |
 | `receive.message.max.bytes` | consumer, parallel | 536870912 | the largest size of a compressed batch once it is
 decompressed |
 | `fetch.wait.max.ms` | consumer, parallel | 50 | how long a broker holds a fetch request while it has no records |
@@ -26,14 +26,14 @@ decompressed |
 | `partitioner` | producer | murmur2_random | a librdkafka partitioner, or a function (Kafka topic, key's bytes,
 partition count) -> partition |
 | `max.block.ms` | producer | 60000 | how long `send` waits for buffer space |
-| `buffer.memory` | producer | 67108864 | the most bytes of records that wait or are in flight; each level has an equal
-share |
+| `buffer.memory` | producer | 67108864 | the maximum bytes of records that wait or are in flight; each level has an
+equal share |
 | `buffer.reserve.percent` | producer | 20 | the percentage of the free space that a topic, or a partition, leaves to
 others |
-| `queue.buffering.max.messages` | producer | none | the most records that wait or are in flight; divided among the
-levels as `buffer.memory` is |
-| `partition.window.bytes` | producer | 4194304 | the most bytes of a partition that are handed to librdkafka and have
-no delivery report yet |
+| `queue.buffering.max.messages` | producer | none | the maximum number of records that wait or are in flight;
+divided among the levels as `buffer.memory` is |
+| `partition.window.bytes` | producer | 4194304 | the maximum bytes of a partition that are handed to librdkafka
+and have no delivery report yet |
 | `delivery.timeout.ms` | producer | 300000, awaited 60000 | how long a record can wait, and then be in flight; the
 second default is that of `AsyncProducer` |
 | `enable.idempotence` | producer | true | no duplicates, and no reordering within a partition; see below |
@@ -231,7 +231,7 @@ class ProducerSettings:
     max_block: float
     memory: int
     reserve: float
-    least_size: int  # the fewest bytes that a record counts for, so that `memory` also limits the number of records
+    least_size: int  # a record counts for at least this many bytes, so that `memory` also limits the number of records
     window: int
     delivery_timeout: float
     max_wait: float

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 STOP = b"stop"
 """The message by which all workers of a run are stopped: they drain and leave their groups."""
 
-_LOOK_FOR_TASK_EVERY = 0.2  # seconds between two checks whether the process still runs
-_LEAVE_WITHIN = 10.0  # seconds that a process gets to leave its group after its task has ended
+_LOOK_FOR_TASK_EVERY = 0.2  # seconds between checks that the worker process is still alive
+_LEAVE_WITHIN = 10.0  # a process has this many seconds to leave its group after its task has ended
 # The number of suspects in one message. Each takes at most a few hundred bytes, and a record can have a megabyte.
 _IN_ONE_RECORD = 500
 

@@ -40,7 +40,7 @@ from headway.workers.find_workers import find_workers
 log = logging.getLogger(__name__)
 
 CONTROL_TOPIC = "headway-control"
-_LEAVE_WITHIN = 30.0  # seconds that a worker gets to leave its group and end after its last record is done
+_LEAVE_WITHIN = 30.0  # a worker has this many seconds to leave its group and end after its last record is done
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from headway.testing.advanced_clock import AdvancedClock, identity
 
 _SERVERS = "bootstrap.servers"
 _RIGHT_NOW = 0
-_LOOK_EVERY = 0.05  # seconds between two checks whether the relay is done
+_LOOK_EVERY = 0.05  # seconds between checks of whether the relay is done
 
 
 _left: set[tuple[str, str, int]] = set()

@@ -28,11 +28,14 @@ from headway.testing.outcome import Call, WorkerRun, dead_letter_of, scheduled_o
 from headway.testing.stand_ins import declaration_of
 from headway.workers.worker import Worker
 
-_LOOK_EVERY = 0.01  # seconds between two checks whether the worker is idle
-_MOST_ATTEMPTS = 100  # the most attempts at one record if it would otherwise be retried forever, without waits
-# The seconds without a new record after which a worker is idle, even if its topics hold more records than it has done.
+_LOOK_EVERY = 0.01  # seconds between checks of whether the worker is idle
+# Give up after this many attempts at one record if its retries are unlimited. The run skips the waits between retries,
+# so it would loop.
+_MOST_ATTEMPTS = 100
+# A worker counts as idle after this many seconds without a new record, even if its topics hold more records than it has
+# done.
 _QUIET = 0.5
-# If several workers run together, these seconds are longer, because one worker may be waiting for another's record.
+# With several workers, wait longer, because one worker may be waiting for another worker's record.
 _QUIET_TOGETHER = 2.0
 _MOCK_HAS_NO_DELAY = (
     "{0} needs delayed delivery, which the mock cluster does not support. Use the fixture headway_broker for this test."

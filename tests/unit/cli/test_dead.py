@@ -149,9 +149,9 @@ def test_every_help_teaches_with_an_example(arguments: list[str]) -> None:
     ("arguments", "sentence"),
     [
         ([], "Select the letters"),
-        (["0:1", "--all"], "names single letters"),
-        (["0:1", "--exception", "ValueError"], "names single letters"),
-        (["0:1", "--max", "1"], "names single letters"),
+        (["0:1", "--all"], "selects individual dead letters"),
+        (["0:1", "--exception", "ValueError"], "selects individual dead letters"),
+        (["0:1", "--max", "1"], "selects individual dead letters"),
         (["0-1"], "'0-1' is not PARTITION:OFFSET, such as 0:12."),
         (["0:9223372036854775808"], "'0:9223372036854775808' is not PARTITION:OFFSET, such as 0:12."),
         (["--all", "--since", "yesterday"], "'yesterday' is not a time such as 2026-05-01"),

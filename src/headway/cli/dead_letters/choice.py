@@ -14,7 +14,7 @@ from headway.cli.display.terminal import ProgressLine
 class Choice(NamedTuple):
     """The letters that a command selects: those at `places`, or without places all letters that match the filter.
 
-    `limit` is how many letters the command takes at most.
+    `limit` is the maximum number of letters that the command takes.
     """
 
     places: frozenset[LetterPosition] = frozenset()
@@ -25,7 +25,9 @@ class Choice(NamedTuple):
     def require_one_way(self, *, everything: bool) -> None:
         """Raise `UsageError` unless letters are named, selected by a filter, or all selected with --all."""
         if self.places and (everything or self.filter or self.limit):
-            raise click.UsageError("PARTITION:OFFSET names single letters. Leave out --all, --max and the filters.")
+            raise click.UsageError(
+                "PARTITION:OFFSET selects individual dead letters. Do not combine it with --all, --max or a filter."
+            )
         if not (self.places or everything or self.filter):
             raise click.UsageError(
                 "Select the letters with PARTITION:OFFSET, --all (every open letter), or a filter such as --exception."

@@ -15,7 +15,7 @@ from headway.priority.producer import Producer
 from headway.records.record_types import Header, RecordMetadata
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
-_CHECK_FOR_CTRL_C_EVERY = 0.2  # seconds after which a wait is interrupted to notice Ctrl-C
+_CHECK_FOR_CTRL_C_EVERY = 0.2  # a wait is interrupted every this many seconds to notice Ctrl-C
 
 
 class Production:
@@ -37,7 +37,7 @@ class Production:
         self._topics = topics
         self._parse = parse
         self._headers = list(headers) or None
-        self._expires = expires  # in seconds after each record is sent
+        self._expires = expires  # each record expires this many seconds after it is sent
         self._complaint = complaint
         self._stop_on_error = stop_on_error
         self._longest = longest

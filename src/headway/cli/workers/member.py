@@ -52,7 +52,8 @@ from headway.workers.find_workers import find_workers
 log = logging.getLogger("headway.worker")
 
 _REPORT_EVERY = 0.25  # seconds between two reports to the supervisor
-_LONGEST_SENTENCE = 10_000  # most characters of a sentence, which can contain a handler's error of any length
+# The maximum number of characters of a sentence, because a sentence can contain a handler's error of any length.
+_LONGEST_SENTENCE = 10_000
 LEAVE_WITHIN = 10.0
 """Seconds that a member may take to leave its group after the last record, and then again to end its process."""
 
@@ -68,7 +69,7 @@ class WorkingMember:
         self._consumer: ParallelConsumer | None = None
         self._supervision: Supervision | None = None
         self._suspects = list(self._job.suspects)
-        self._supervising = threading.Lock()  # so that no suspect is lost while the list is passed to the supervision
+        self._supervising = threading.Lock()  # protects the suspects while they are passed to the supervision
 
     def run(self) -> Code:
         """Do the job, and return the exit code of the process."""

@@ -181,8 +181,8 @@ class Supervisor:
         self._living.add(process)
         self._starting -= 1
         log.info("Started %s as process %d.", member_name(process.job), process.pid)
-        # While this process was starting, it was not yet in `_living`. So send it now what the other processes received
-        # in the meantime.
+        # While this process was starting, it was not yet in `_living`. So send it now the suspects that the other
+        # processes received during that time.
         suspects = self._suspects[process.job.worker].all()
         if suspects != process.job.suspects:
             process.tell(Warn(suspects))

@@ -1,8 +1,8 @@
 """Carries out a relay's decisions in low-latency mode: it sends at once and stores progress later.
 
 The guarantee is weaker, because a crash repeats the latest deliveries. Progress is stored in transactions, which the
-generation of the consumer group fences off. So if a relay was frozen and another relay has taken its place, it cannot
-overwrite the answers that the other relay has given since.
+generation of the consumer group fences off. So if a relay was frozen and a second relay has taken its place, the first
+cannot overwrite the answers that the second has given since.
 """
 
 import contextlib
@@ -99,7 +99,7 @@ class LowLatency(RelayOutput):
         )
         super().__init__(config, names, ladder, consumer, clock, self._client.partitions)
         self._states = writer_for(states, partial(why_not_writable, config))
-        self._sent: deque[_SentRound] = deque()  # in the order in which their state is stored
+        self._sent: deque[_SentRound] = deque()  # the rounds, in the order in which their state is stored
         self._to_store: deque[_SentRound] = deque()
         self._refused: deque[tuple[RelayRecord, _SentRound]] = deque()
         self._stored_at = 0.0

@@ -24,9 +24,9 @@ from headway.runtime.gc_pause import GcPause
 Mode = Literal["exactly-once", "low-latency"]
 
 NOTHING_PENDING_FOR = 10.0
-"""Seconds after which an output without pending work is served again."""
+"""An output without pending work is served again after this many seconds."""
 COMMIT_CHECKED_AGAIN_AFTER = 0.02
-"""Seconds after which a running commit is checked again."""
+"""A running commit is checked again after this many seconds."""
 
 Ticks = Mapping[int, RelayTick]
 Moved = dict[int, dict[int, int]]
@@ -49,7 +49,7 @@ class Uncommitted(NamedTuple):
         """Wait for the commit, and return the committed offsets. Raises `KafkaError` if it failed or took too long."""
         try:
             self.committed.result(max(0.0, self.deadline - time.monotonic()))
-        # It cannot be committed later either, because the next relay that reads the state fences it off.
+        # The transaction cannot be committed later either, because the next relay that reads the state fences it off.
         except TimeoutError as late:
             raise KafkaError(f"A transaction could not be committed within {HANGS_AFTER:g} s.") from late
         return self.offsets

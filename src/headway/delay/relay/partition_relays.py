@@ -51,7 +51,10 @@ class PartitionRelays:
         return sum(relay.held for relay in list(self._relays.values()))
 
     def add(self, number: int, relay: PartitionRelay, delay_topics: Sequence[int]) -> None:
-        """Make this relay responsible for a partition number."""
+        """Add the state machine of a partition number.
+
+        It handles that partition of the commands topic and of these delay topics.
+        """
         self._relays[number] = relay
         self._places |= {
             (self._names.delay_topic(delay_topic), number): (relay, delay_topic) for delay_topic in delay_topics
@@ -169,7 +172,7 @@ class PartitionRelays:
         }
 
     def next_wake(self, now: int) -> float:
-        """Return the brokers' time at which there is work even if no record arrives, or infinity if there is none."""
+        """Return the brokers' time at which work becomes due even if no record arrives, or infinity if no work will."""
         return min((relay.next_wake(now) for relay in self._relays.values()), default=math.inf)
 
 

@@ -14,7 +14,7 @@ from headway.kafka.reading.compacted import TopicReader
 
 log = logging.getLogger(__name__)
 
-# Seconds; if the broker of one delay topic is down, the other delay topics should not wait for it.
+# A short time limit, in seconds: if the broker of one delay topic is down, the other delay topics should not wait long.
 _LOG_ENDS_KNOWN_WITHIN = 3.0
 
 StoredStates = dict[int, dict[str, bytes]]

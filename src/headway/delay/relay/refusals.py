@@ -15,7 +15,10 @@ _WITHOUT_A_KEY = "INVALID_RECORD"  # the error of a compacted topic for records 
 
 
 def is_refused_too(error: str, refused: RelayRecord, other: RelayRecord) -> bool:
-    """Return whether Kafka must also refuse `other`, after it has refused a record, sent alone, with this error."""
+    """Return whether Kafka is bound to refuse `other` too.
+
+    Kafka has refused the record `refused` with this error when that record was sent alone.
+    """
     if error in _OF_THE_TOPIC and other.topic == refused.topic:
         return True
     if other.source is None or (other.topic, other.partition) != (refused.topic, refused.partition):

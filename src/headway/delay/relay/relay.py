@@ -50,13 +50,13 @@ from headway.settings.connection_settings import PRODUCERS_OWN, connection_of
 
 log = logging.getLogger(__name__)
 
-_RECORDS_PER_ROUND = 5000  # most records that are fetched, and that are moved per partition, in one round
+_RECORDS_PER_ROUND = 5000  # in one round, at most this many records are fetched, and moved per partition
 _BYTES_PER_ROUND = 4 * 2**20
-_ROUND_EVERY = 1.0  # longest wait between two rounds, in seconds
-_LEAST_MEMORY = 65_536  # fewest bytes of memory per partition; with 0, no record would be read
-_FIND_DELAY_TOPICS_AGAIN_AFTER = 2.0  # seconds until missing delay topics are looked for again
+_ROUND_EVERY = 1.0  # the longest wait between two rounds, in seconds
+_LEAST_MEMORY = 65_536  # the minimum number of bytes of memory per partition; with 0, no record would be read
+_FIND_DELAY_TOPICS_AGAIN_AFTER = 2.0  # seconds until missing delay topics are searched for again
 _COMMITTED_KNOWN_WITHIN = 10.0  # time limit for reading committed offsets, in seconds
-_CHECK_EVERY = 0.5  # seconds between two checks whether the scheduler has topics
+_CHECK_EVERY = 0.5  # seconds between checks for the scheduler's topics
 
 
 class Relay(Closable):

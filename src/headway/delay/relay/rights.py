@@ -49,7 +49,7 @@ def require_rights(
     except AuthorizationError:
         raise
     except KafkaError as unknown:
-        log.info("Cannot find out yet whether the relay has its permissions: %s", unknown)
+        log.info("Could not check whether the relay has the permissions that it needs: %s", unknown)
     else:
         if missing:
             log.warning("%s %s", NOT_DELETED, missing.missing(connection))

@@ -1,4 +1,4 @@
-"""The times at which a relay works, by the brokers' clock and precise to the millisecond."""
+"""Computes when a relay runs its next round, by the brokers' clock and precise to the millisecond."""
 
 import math
 import time

@@ -9,7 +9,7 @@ from headway.core.delay.relay_tick import RelayTick
 log = logging.getLogger(__name__)
 
 _AGAIN_AFTER = 600.0  # seconds until a zone is logged again
-# Most zones that are remembered; anyone can write a header with another name, so the number must be bounded.
+# The maximum number of zones that are remembered. It must be bounded, because anyone can write headers with new names.
 _MOST = 100
 
 

@@ -14,8 +14,8 @@ from headway.execution.jobs import Job, RecordWork
 
 log = logging.getLogger(__name__)
 
-# The most failed attempts of one record that do not count because the circuit is open. Without this bound, a record
-# that always fails would be tried forever.
+# The maximum number of a record's failed attempts that are not counted because the circuit was open. Without this
+# bound, a record that always fails would be tried forever.
 _MOST_UNCOUNTED = 50
 _AFTER_AN_OUTAGE = 1.0  # seconds before the next attempt at a record that would otherwise have become a dead letter
 

@@ -87,7 +87,7 @@ class StartRate(Gate):
         return {GROUP: (started / seconds / self._limit_of_all, ready / self._limit_of_all if hungry else 0.0)}
 
     def share(self, share: float, now: float, others: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Use this fraction of the rate, from 0 to 1. If `others` has a fraction for the group's rate, use that one."""
+        """Use this fraction of the rate, from 0 to 1. A fraction for the group's rate in `others` is used instead."""
         self._fill(now)
         self._rate = self._limit_of_all * others.get(GROUP, share)
         self._burst = max(1.0, self._rate * _BURST)

@@ -104,7 +104,8 @@ def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
     failure = work.failure
     if failure:
         error = portable(failure.error)
-        failure = failure._replace(error=error, first_error=error)  # a context shows only the last error
+        # The first error need not be sent, because the handler's `Context` exposes only the last error.
+        failure = failure._replace(error=error, first_error=error)
     suffix = record.kafka_topic[len(record.topic) :]
     return SentAttempt(message, suffix, work.level, work.attempt, failure, work.arrived, work.not_after)
 

@@ -21,7 +21,7 @@ from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
 from headway.execution.processes.messages import Deserializers, loaded, pickled_start
 from headway.execution.processes.process import Process
 
-_AHEAD = 2  # the most chunks that a process has at a time, including the chunk that it works on
+_AHEAD = 2  # the maximum number of chunks that a process has at a time, including the one that it works on
 # How long a process should work on a chunk, in seconds. With shorter chunks, waking the process costs too much. With
 # longer ones, some processes have nothing to do while others work on the last chunks.
 _CHUNK_TIME = 0.01

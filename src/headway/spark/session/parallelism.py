@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from headway.spark.session.session_context import context_of
 
 _FILE = "headway-parallelism"
-_LOOK_EVERY = 1.0  # seconds between two checks whether the number has changed
+_LOOK_EVERY = 1.0  # seconds between checks of whether the number of cores has changed
 
 _followed: set[str] = set()
 
@@ -42,7 +42,7 @@ def follow_cluster(session: SparkSession) -> None:
 
 
 def cluster_parallelism() -> int | None:
-    """Return the number that `follow_cluster` wrote, or None if there is none.
+    """Return the number that `follow_cluster` wrote, or None if it has not written one.
 
     This is called in the processes that plan queries.
     """

@@ -28,8 +28,8 @@ def existing_topics(
     expected = _levels_of(topics, priorities, name_of)
     if levels is not None and (index := first_true(pc.not_equal(levels.cast(pa.int64()), expected))) >= 0:
         raise DeliveryError(
-            f"{name_of(index)} is for level {levels[index]} of {topics[index]}, but the option priorities gives it "
-            f"level {expected[index]}. Drop the column level, or correct the option."
+            f"{name_of(index)} has level {levels[index]} and topic {topics[index]}, but the option priorities assigns "
+            f"{topics[index]} to level {expected[index]}. Drop the column level, or correct the option."
         )
     return topics
 
@@ -61,7 +61,7 @@ def _levels_of(topics: pa.Array, priorities: Mapping[str, int], name_of: NameOf)
 
 
 def first_true(found: pa.Array) -> int:
-    """Return the index of the first true element, or -1 if there is none."""
+    """Return the index of the first true element, or -1 if no element is true."""
     return int(pc.index(found, pa.scalar(True)).as_py())
 
 

@@ -55,7 +55,7 @@ from headway.spark.sink.scheduled_rows import DueRows, SchedulerDelayTopics, del
 
 log = logging.getLogger(__name__)
 
-_LOOK_FOR_COMMIT_EVERY = 0.5  # seconds between two checks whether another attempt has committed
+_LOOK_FOR_COMMIT_EVERY = 0.5  # seconds between checks of whether another attempt has committed
 _NO_ROWS_WITHIN = 0.005  # seconds before a slot is opened; a task without rows ends within this time
 _PREPARED_FOR = 10.0  # seconds for which checks of Kafka stay valid, since Spark creates a writer for each micro-batch
 

@@ -1,7 +1,7 @@
 """Computes the end of the next micro-batch by applying the policies of the priority consumer to offsets.
 
-Invariants: a micro-batch takes no more offsets than its limit; `fair` and `strict` use the whole limit if that many are
-waiting. Spark's checkpoint holds each decision, so a replay does not need the state of this module.
+Invariants: a micro-batch takes no more offsets than its limit; `fair` and `strict` use the whole limit if enough
+records are waiting. Spark's checkpoint holds each decision, so a replay does not need the state of this module.
 """
 
 from collections import defaultdict, deque
@@ -13,17 +13,18 @@ from headway.kafka.reading.range_reader import Offsets
 from headway.records.record_types import TopicPartition
 
 # These three limit the number of sightings in `Sightings`.
-_DENSE = 32  # all sightings that are younger than this many times the spacing are kept
-_PART_OF_AGE = 8  # older sightings are thinned out to distances of their age divided by this number
+_DENSE = 32  # sightings up to this many spacings old are all kept
+_PART_OF_AGE = 8  # older ones are thinned out to about one per (age / this number)
 _SIGHTINGS = 128  # the maximum number of sightings
 
 
 class Sightings:
     """Remembers the end offsets of partitions at past times, from which it follows how long a record has been waiting.
 
-    A record whose offset is below the end offset at some time has been waiting at least since then. Such a sighting is
-    made every `spacing` seconds. Sightings older than 32 times the spacing are thinned out to distances of an eighth of
-    their age, and only the last 128 are kept. So waits of days can be measured, and are at most an eighth too short.
+    A record whose offset is below the end offset at some time has been waiting at least since then. A sighting is made
+    every `spacing` seconds. Sightings up to 32 spacings old are all kept. Older ones are thinned out to about one per
+    eighth of their age, and only the last 128 are kept. So waits of days can be measured, and are at most an eighth too
+    short.
     """
 
     def __init__(self, spacing: float = 0) -> None:

@@ -80,7 +80,7 @@ class Options:
 def parse(given: Mapping[str, str], *, in_streams: bool = True) -> Options:
     """Parse the options that Spark passes, with names in any case and values as text.
 
-    By default, partitions are split in batches, but not in streams (`in_streams`).
+    `in_streams` decides the default of `splitPartitions`: false for a streaming read, true for a batch read.
 
     Raises `ConfigError` for the first option that is unknown, missing or not valid.
     """

@@ -72,8 +72,8 @@ class InputRow:
 
     Values are the same as in a UDF of PySpark: a struct is a `Row`, a map is a dict, and a VARIANT is a `VariantVal`.
     Unlike in a UDF, a timestamp is a datetime with a time zone: the session's time zone, or UTC if Python does not
-    support that one. Reading a value that Python cannot represent, such as a date after the year 9999, raises an error.
-    If the row is copied or sent to another process, it becomes a `Row` of Spark with all columns.
+    support that time zone. Reading a value that Python cannot represent, such as a date after the year 9999, raises an
+    error. If the row is copied or sent to another process, it becomes a `Row` of Spark with all columns.
 
     A row from `format("headway")` also has the attributes `kafka_topic`, `origin`, `raw_key` and `raw_value` of a
     `ConsumerRecord`, unless a column has the same name.

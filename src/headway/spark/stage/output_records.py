@@ -150,10 +150,10 @@ def check_comes_again(df: DataFrame) -> None:
     """Raise `ConfigError` if the rows lack a column of their records, so that they cannot be handled again later."""
     for name in _OF_RECORDS:
         if name not in df.columns:
-            how = "read with includeHeaders=true, and keep" if name == "headers" else "keep"
+            how = "Read with includeHeaders=true, and keep" if name == "headers" else "Keep"
             raise ConfigError(
-                f"The rows have no column {name}. Because they can be handled again later, they need the columns of "
-                f'their record, {", ".join(_OF_RECORDS)}, as format("headway") gives them. So {how} these columns.'
+                f"The rows have no column {name}. Rows that can be handled again later must keep the columns of the "
+                f'source record, as format("headway") returns them ({", ".join(_OF_RECORDS)}). {how} these columns.'
             )
 
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 MOST_KEPT = 8
 """The maximum number of handlers that a process keeps. A further handler replaces the least recently used one."""
 
-_LOOK_FOR_DAEMON_EVERY = 1.0  # seconds between two checks whether the daemon still runs
+_LOOK_FOR_DAEMON_EVERY = 1.0  # seconds between checks that the daemon is still alive
 _OF_ROWS = Consequences(
     at_start="No row was handled.",
     at_end="The results of all rows that are done have reached Spark.",

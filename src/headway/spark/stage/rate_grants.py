@@ -22,7 +22,7 @@ _ROUNDING = 1e-9  # a number of starts larger than the rounding errors of sums, 
 
 
 class Grants(Generic[T]):
-    """Divides the starts that a rate per second allows among the tasks that request some.
+    """Divides a rate limit (starts per second) among the tasks that are requesting starts.
 
     >>> grants = Grants(100, now=0.0)
     >>> grants.ask("a", 50), grants.ask("b", 2), grants.due(now=0.0)

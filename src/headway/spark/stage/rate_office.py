@@ -23,9 +23,9 @@ from headway.errors import HeadwayError
 from headway.execution.event_loop import LoopThread
 from headway.spark.stage.rate_grants import Grants
 
-_CONNECT_WITHIN = 30.0  # seconds in which a task must be able to connect to the driver
-_HELLO_WITHIN = 30.0  # seconds after which a client that has not sent its secret and stage is disconnected
-# Seconds without a connected task after which a stage is forgotten. If the stage gets a task after that, the task has a
+_CONNECT_WITHIN = 30.0  # a task must be able to connect to the driver within this many seconds
+_HELLO_WITHIN = 30.0  # a client must send its secret and stage within this many seconds, or it is disconnected
+# A stage is forgotten after this many seconds without a connected task. If the stage gets a task later, the task has a
 # full burst. By then the burst would have been refilled anyway, unless the rate is very low.
 _FORGET_AFTER = 60.0
 

@@ -40,7 +40,7 @@ def test_a_topic_stays_under_its_own_name_with_its_level_or_without() -> None:
         ({"topic": ["clicks", None]}, "Row 2 of its task has no topic"),
         (
             {"topic": ["clicks", "payments"], "level": [0, 1]},
-            "Row 2 of its task is for level 1 of payments, but the option priorities gives it level 2",
+            "Row 2 of its task has level 1 and topic payments, but the option priorities assigns payments to level 2",
         ),
     ],
 )
