@@ -64,8 +64,8 @@ def checked_timeout(timeout: Any) -> float:
     """
     if not is_number(timeout) or timeout != timeout:  # noqa: PLR0124 - NaN is not equal to itself
         raise ConfigError(
-            f"timeout is {shown(timeout)}; it must be a number of seconds. Give 0 not to wait, or math.inf to wait as "
-            "long as it takes."
+            f"timeout is {shown(timeout)}; it must be a number of seconds. Use 0 to return without "
+            "waiting, or math.inf to wait as long as it takes."
         )
     return float(min(max(timeout, 0), _LONGEST_TIMEOUT))
 

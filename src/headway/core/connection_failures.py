@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 _MOST_BROKERS = 64
 _GAP = 30.0
-"""The most seconds between two refusals of a series. A refusal after a longer time begins a new series."""
-_RECENT = 60.0  # how many seconds the reason of the last failure is reported
+"""The maximum number of seconds between two refusals of a series. A later refusal begins a new series."""
+_RECENT = 60.0  # for this many seconds, the reason for the last failure is reported
 
 _ABOUT_A_BROKER = re.compile(r"(?:[a-z_]+://)?([^\s/]+:\d+)(?:/\w+)?: (.+)", re.DOTALL)
 # The counters to remove: " (after 0ms in state CONNECT, 5 identical error(s) suppressed)".
@@ -99,9 +99,9 @@ class Refusals:
         return len(self._series)
 
     def reason(self, now: float) -> str:
-        """Return the broker and the reason of the last report on a connection.
+        """Return a text with the broker and the reason of the last report on a connection.
 
-        It is empty if there was no report in the last minute.
+        The text is empty if there was no report in the last minute.
         """
         return self._last if now - self._last_at < _RECENT else ""
 

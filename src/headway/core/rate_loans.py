@@ -1,9 +1,9 @@
 """Computes which fraction of a group's rate limits one member may use.
 
-This is its base, minus its loans to other members, plus its loans from them. The base is the member's fraction of the
-group's partitions. All bases together are at most the whole rate, so the group keeps its limit even if its members
-cannot reach each other. A member that needs more sends a request to all others. Each of them lends the fraction that it
-does not use, for `LEASE` seconds, and renews the loan while it is requested.
+The fraction is the member's base, minus its loans to other members, plus its loans from them. The base is the member's
+fraction of the group's partitions. All bases together are at most the whole rate, so the group keeps its limit even if
+its members cannot reach each other. A member that needs more sends a request to all others. Each of them lends the
+fraction that it does not use, for `LEASE` seconds, and renews the loan while it is requested.
 
 Invariant: at any moment, all members together have at most the whole rate, even if messages are lost, late, repeated or
 out of order, and if members die, sleep or join. Three rules ensure this:
@@ -30,7 +30,7 @@ LEASE: Final = 2.0
 
 _KEEPS = 0.02  # the fraction of its base that a lender always keeps, so that its first record needs no loan
 _SMALLEST = 0.001  # the smallest fraction of a rate for which a message is sent
-_MOST_ASKED = 200  # the most rates requested in a message; thousands would make it megabytes large
+_MOST_ASKED = 200  # the maximum number of rates requested in a message; thousands would make it megabytes large
 
 Fractions = Mapping[str, float]
 """Maps the names of rates to fractions of these rates."""

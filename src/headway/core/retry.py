@@ -82,7 +82,8 @@ def _check_backoff(name: str, backoff: Any) -> None:
                 f"{name} is {called(backoff)}, which divides a capacity among levels and does not return delays. Give "
                 "exponential_backoff() or fixed_backoff(0.1), for example."
             ) from error
-        except Exception:  # it may need something that does not exist yet; if it raises later, the default decides
+        except Exception:
+            # The function may need something that does not exist yet. If it raises later, the default back-off is used.
             return
         if not is_number(seconds) or not 0 <= seconds < math.inf:
             raise ConfigError(
@@ -148,7 +149,8 @@ class Retries:
 
     Args:
         backoff: The delay after each attempt. It can be `fixed_backoff(…)`, `exponential_backoff(…)`, or a function of
-            the attempt, counted from 1, and a random number from 0 to 1. If the function raises, the default decides.
+            the attempt, counted from 1, and a random number from 0 to 1. If the function raises an error, the default
+            back-off is used.
         max_attempts: The number of attempts after which a record becomes a dead letter, even if the error is a
             `RetriableError` or `RetryLater`. With None, records are tried forever.
         fatal: The classes of errors that are not retried, in addition to `FatalError`. A `RetriableError` is retried in
@@ -156,7 +158,7 @@ class Retries:
         by_exception: The back-offs for certain classes of errors. The one of the error's class is used, or of its
             nearest base class.
         delay: A function of (record, attempt, error) that is used instead of the back-off. If it raises, or does not
-            return a number of seconds, the back-off decides.
+            return a number of seconds, the back-off is used.
         share: The fraction of the slots that records which failed before get while other records wait; at most 1. So
             records that keep failing do not take more slots from the others.
 
@@ -259,7 +261,7 @@ def _is_true(untried: object) -> bool:
 
 
 def _asked_for(seconds: object) -> float:
-    """Return the shortest wait in seconds that an error requests. It is 0 if the value is not a number."""
+    """Return the shortest wait in seconds that an error requests, or 0 if the value is not a number."""
     try:
         return float(min(max(0.0, seconds), _LONGEST_ASKED_FOR)) if isinstance(seconds, int | float) else 0.0
     except BaseException:

@@ -77,7 +77,7 @@ class Right:
     def missing(self, config: Mapping[str, Any] | None = None) -> str:
         """Return an error text for a client without this permission.
 
-        It names the resource, the principal that needs the permission, and the command that grants it.
+        The text names the resource, the principal that needs the permission, and the command that grants it.
 
         >>> print(Right("Read", "Topic", "orders-0").missing())
         The topic orders-0 cannot be read: this client is not authorized. Grant Read on it to the principal of \

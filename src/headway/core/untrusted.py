@@ -25,7 +25,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 
 _MOST_BYTES = 65_536
-_MOST_SAID = 500  # the most characters of the decoder's error to show, because it can quote the refused value
+_MOST_SAID = 500  # the maximum number of characters to show of the decoder's error, which can quote the refused value
 
 
 def read_json(

@@ -7,7 +7,7 @@ attributes of `BaseException` directly instead of through the class. They never 
 
 from typing import Any
 
-LONGEST_TEXT = 10_000  # the most characters of an error's text
+LONGEST_TEXT = 10_000  # the maximum number of characters of an error's text
 
 _cause_of = BaseException.__dict__["__cause__"].__get__
 _context_of = BaseException.__dict__["__context__"].__get__
@@ -31,7 +31,7 @@ def attribute(error: BaseException, name: str) -> Any:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, cut to `LONGEST_TEXT` characters. It is empty if computing it raises."""
+    """Return the text of an error, cut to `LONGEST_TEXT` characters, or an empty text if computing it raises."""
     try:
         return _shortened(str(error))
     except BaseException:

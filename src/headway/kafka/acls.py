@@ -28,7 +28,7 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.settings.config import Config
 
-_ASK_AGAIN_AFTER = 0.02  # seconds between two checks whether a broker has applied a change
+_ASK_AGAIN_AFTER = 0.02  # seconds between checks that a broker has applied a change
 _ITERATIONS = 4096  # the smallest number that Kafka accepts, which is enough for random passwords
 
 _OPERATIONS = [each for each in AclOperation if each not in (AclOperation.UNKNOWN, AclOperation.ANY)]

@@ -1,4 +1,4 @@
-"""The header that holds the time at which a record expires, after which the record need not be handled any more.
+"""The header that holds the time at which a record expires. After that time, the record need not be handled.
 
 Invariant: any producer can write the header, so a header that does not contain a valid time counts as missing.
 """

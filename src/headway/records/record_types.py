@@ -134,11 +134,11 @@ def headers_of(message: Message) -> Sequence[Header]:
 
 
 def _leave_out_nameless(message: Message) -> None:
-    """Remove the headers whose names the binding could not decode, after its call has failed because of them.
+    """Remove the headers whose names the binding could not decode, after `message.headers()` has failed on them.
 
-    The binding still keeps its list of headers. Each header is a pair, and the pair of an undecodable header has an
-    empty slot. Reading that slot would crash the process. The garbage collector does not list empty slots, so a pair
-    with fewer than two referents is one of these headers.
+    The message still holds the full list of (name, value) pairs. The pair of an undecodable header has an empty slot,
+    and reading that slot would crash the process. The garbage collector does not list empty slots as referents, so a
+    pair with fewer than two referents is an undecodable header.
     """
     pairs = _call_headers(message)
     message.set_headers([pair for pair in pairs if len(get_referents(pair)) == _PAIR])  # type: ignore[attr-defined]

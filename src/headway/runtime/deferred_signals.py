@@ -87,7 +87,7 @@ def heed_signals() -> None:
 def allow_signals() -> Iterator[None]:
     """Handle signals at once in this block, even within `defer_signals`.
 
-    User code that may take long runs in such a block.
+    User code that may take a long time runs in such a block.
     """
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if _is_main() else {}
     later = {number: handle for number, handle in handlers.items() if isinstance(handle, _DeferredSignal)}

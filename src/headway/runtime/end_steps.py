@@ -19,7 +19,7 @@ def construction(close: Callable[[], object]) -> Iterator[None]:
     """Run the part of a constructor that starts threads and clients, so that an interrupt leaves none of them behind.
 
     Interrupts are deferred until the end of the block. If one arrived, `close` first releases what the block started,
-    and then the interrupt is raised. User code in the block, which may take long, must run in `allow_signals`.
+    and then the interrupt is raised. User code in the block, which may take a long time, must run in `allow_signals`.
 
     Within the block of another `construction` this does nothing, because the outer block defers interrupts and closes
     everything.

@@ -5,7 +5,7 @@ of a handler would be half a millisecond late on average, which is 5 % of 10 ms.
 but slow with many descriptors. Therefore `select` waits here for a single descriptor, which is that of the epoll object
 itself.
 
-Each wait takes at least 0.3 ms. With a thousand timers, some timer is due at any moment, and one iteration of the loop
+No wait is shorter than 0.3 ms. With a thousand timers, some timer is due at any moment, and one iteration of the loop
 for each timer would cost more than the handlers. With 1,000 handlers that sleep for 10 ms, this loop handles 70k
 records/s with the minimum wait and 62k without it; a loop that waits with epoll handles 65k.
 """
@@ -16,7 +16,7 @@ import selectors
 import sys
 
 _SELECTABLE = 1024  # `select` only accepts descriptors below this number
-_LEAST_WAIT = 0.0003  # seconds that a wait takes at least
+_LEAST_WAIT = 0.0003  # the shortest wait, in seconds
 
 # `gevent.monkey.patch_all()` removes EpollSelector, because it would block all greenlets.
 if sys.platform == "linux" and hasattr(selectors, "EpollSelector"):

@@ -140,5 +140,5 @@ def test_topics_may_come_from_a_generator_or_a_set_and_are_read_once(make: Calla
 def test_a_parallel_consumers_topics_may_come_from_a_generator() -> None:
     with ParallelConsumer({name: value for name, value in CONFIG.items() if name != "max.poll.records"}) as parallel:
         parallel.subscribe(topic for topic in ("orders",))
-        with pytest.raises(ConfigError, match="it must be a name, given as a string"):
+        with pytest.raises(ConfigError, match="A topic must be a name, given as a string"):
             parallel.subscribe([b"orders"])  # type: ignore[list-item]

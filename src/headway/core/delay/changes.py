@@ -64,7 +64,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class Put(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A command to schedule a record under a user's own id. It is sent in a header of this record.
+    """A command to schedule a record under an id that the caller chose. The command is sent in a header of the record.
 
     The answer goes to the same topic as the answer to a `Command`. If `token` is empty, there is no answer.
     """

@@ -32,7 +32,7 @@ _REMEMBERED_DELIVERIES = 20_000
 
 
 class PutRecord(NamedTuple):
-    """A command to schedule a record under a user's own id, together with this record."""
+    """A command to schedule a record under an id that the caller chose, with the record itself."""
 
     put: Put
     fetched: Fetched
@@ -246,10 +246,10 @@ class CommandLedger:
                 self.searches.append(search)
 
     def answer_missed(self, now: int) -> None:
-        """Answer the commands whose records are overdue. These records have been delivered.
+        """Answer the commands whose records are overdue, because these records have been delivered.
 
-        Otherwise they would have left their delay topics after their commands were received, and `came_by` would have
-        answered the commands.
+        Otherwise the records would have left their delay topics after their commands were received, and `came_by` would
+        have answered the commands.
         """
         self._search_again(now)
         passed = self._passed(now)

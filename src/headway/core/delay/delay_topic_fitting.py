@@ -170,7 +170,8 @@ def _candidates(now: DelayTopicsNow, delays: Mapping[int, float]) -> set[int]:
         for delay_topic in Ladder.exponential(shortest / 1000).delays
         if delay_topic <= longest + MAY_ENTER_LATER
     }
-    # A frequent delay is a candidate itself, because a record also enters a topic whose delay equals its own.
+    # The records' most frequent delays are candidates too, because a record can enter a topic whose delay is exactly
+    # its own.
     return {
         delay_topic
         for delay_topic in {*now.with_topics, *doubled, *popular}

@@ -39,8 +39,8 @@ _AHEAD = 1000
 class _Expected(NamedTuple):
     """Records that the relay has written and not fetched yet, up to the offset `end`.
 
-    Neither these records nor records written after them are due by the time `bound`. The relay expects them until the
-    time `until`.
+    The time `bound` is before the due times of these records and of all records written after them. The relay expects
+    these records until the time `until`.
     """
 
     bound: int
@@ -179,7 +179,7 @@ class DelayTopicWindow:
 
     @property
     def bound(self) -> float:
-        """A time by which no record that is still in this delay topic is due.
+        """A time before the due time of every record that is still in this delay topic.
 
         It does not cover records that have not been fetched and were stored late. In the memory topic, it covers only
         records that the relay itself has written.
@@ -239,9 +239,10 @@ class DelayTopicWindow:
 
 
 def bound_behind(delay_topic: int, due: int, written: int) -> int:
-    """Return a time by which neither a record written to a delay topic at `written` nor any record after it is due.
+    """Return a time before the due time of a record written to a delay topic at `written`, and of each record after it.
 
     In most delay topics this follows from the time of writing. In the memory topic (`MEMORY`), a later record can be
-    due at any time. But it does not have to be delivered before this record, so this record's due time is the bound.
+    due at any time, but it does not have to be delivered before this record. So the bound there is one millisecond
+    before this record's due time.
     """
     return due - 1 if delay_topic == MEMORY else written + time_in(delay_topic) + _DUE_AFTER

@@ -111,7 +111,7 @@ class Ladder:
     def delay_for(self, remaining: int) -> int:
         """Return the delay topic for a record that is due in this many milliseconds.
 
-        This is `MEMORY` if all delays are too long.
+        The result is `MEMORY` if the delays of all topics are too long.
         """
         index = bisect_right(self.delays, remaining + MAY_ENTER_LATER)
         return self.delays[index - 1] if index else MEMORY

@@ -46,15 +46,17 @@ from headway.errors import ScheduleError
 # its delay topic. With this many records of one topic, the map has some kilobytes, and it is stored with each tick.
 _MOST_HELD_OF_A_DELAY_TOPIC = 20_000
 
-# How many records may leave their delay topics while others are due. Handling them takes about a millisecond.
+# In a tick that also has writes for due records, at least this many records may leave their delay topics (more if the
+# tick already has more writes). Handling them takes about a millisecond.
 LEAVE_BESIDE = 200
-# In this many milliseconds, another relay, which has data about the time zone, may take over the partition.
+# How long, in milliseconds, a schedule with an unknown time zone is put off, in case a relay that has the zone data
+# takes over the partition.
 _LOOK_FOR_ZONE_AGAIN_AFTER = 60_000
-_FORGET_AT_ONCE = 2_000  # the most changes to forget in one tick; for each, a record is written
+_FORGET_AT_ONCE = 2_000  # the maximum number of changes to forget in one tick; a record is written for each
 
 
 class _MovedBounds(NamedTuple):
-    """For each delay topic, a time by which no record that a tick has moved there is due.
+    """For each delay topic, a time before the due time of every record that a tick has moved there.
 
     The bounds apply until the time `until`.
     """
@@ -341,7 +343,10 @@ class PartitionRelay:
 
     @property
     def _frontier(self) -> float:
-        """A time by which no record is due that is still in a delay topic, or was moved and not fetched again."""
+        """A time before the due time of every record that is still in a delay topic.
+
+        Records that were moved, and have not been fetched again, are included.
+        """
         moved = chain(self._tick.moved.values(), *(each.bounds.values() for each in self._unwritten))
         return min(chain((each.bound for each in self._windows.values()), moved), default=math.inf)
 

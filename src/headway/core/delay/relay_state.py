@@ -17,7 +17,7 @@ T = TypeVar("T")
 MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY, TOPICS_KEY = "memory", "commands", "producers", "topics"
 _DELAY_TOPIC, _CHANGE = "line:", "change:"
 
-_MOST_BYTES = 2**21  # the most bytes of a stored value; no topic of a scheduler accepts a larger record
+_MOST_BYTES = 2**21  # the maximum size of a stored value in bytes; no topic of a scheduler accepts a larger record
 _MOST_PRODUCERS = 16
 _mark_decoder = msgspec.json.Decoder(Mark)
 _producers_decoder = msgspec.json.Decoder(list[Text])
@@ -92,7 +92,7 @@ class StoredState:
     def unreadable_progress(self) -> list[str]:
         """The keys of stored progress that cannot be read.
 
-        These topics are read from the beginning, so the stored values can be deleted.
+        The topics of this progress are read from the beginning, so the stored values can be deleted.
         """
         return [key for key in self.unreadable if not key.startswith(_CHANGE)]
 

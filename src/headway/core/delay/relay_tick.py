@@ -58,8 +58,9 @@ class RelayTick:
     refusals: list[RefusedRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     state: dict[str, bytes | None] = field(default_factory=dict)
-    # For each delay topic that records are moved to, a time by which neither these records nor records written after
-    # them are due. If there is an entry, the driver calls the relay's `written` after it has written these records.
+    # For each delay topic that records are moved to, a time before the due times of these records and of all records
+    # written after them. If there is an entry, the driver calls the relay's `written` when it has written these
+    # records.
     moved: dict[int, int] = field(default_factory=dict)
     # The first offset that is not done, for each delay topic whose progress has changed. The key None stands for the
     # topic of commands.

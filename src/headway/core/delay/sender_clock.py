@@ -30,7 +30,10 @@ class SenderClock:
         self._known = -math.inf, math.inf, 0.0
 
     def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
-        """Narrow the bounds by a broker's timestamp and the monotonic times of sending and acknowledgement."""
+        """Tighten the bounds.
+
+        This uses a broker's timestamp, and the monotonic times at which the record was sent and acknowledged.
+        """
         least, most = timestamp - acknowledged * 1000, timestamp + 1 - sent * 1000
         before = self._bounds(acknowledged)
         if before[0] <= most and least <= before[1]:  # otherwise a clock was set, and the earlier bounds are void

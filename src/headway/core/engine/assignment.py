@@ -83,7 +83,8 @@ class Assignment(Generic[R]):
         self.state = PartitionState.READING
         self.progress = Progress(committed)
         self.remembered = committed  # the progress that the last successful commit has stored
-        self.log = log  # the mark of the topic's id; empty if it is not known
+        # The part of the topic's id that identifies its log (see `log_mark`). It is empty if the id is not known.
+        self.log = log
         self.earlier = earlier
         self.tried: dict[int, Tried] = {}
         self.lanes: Lanes[R] = Lanes()
@@ -118,7 +119,7 @@ class Assignment(Generic[R]):
         self._few = max(0, size - 1) // 8  # this many incomplete offsets make at most twice as many runs
 
     def finish(self, work: Work[R], outputs: Sequence[Any], size: int) -> None:
-        """Mark an attempt's record as done. Its outputs take `size` bytes, and keep the record in memory."""
+        """Mark an attempt's record as done. The outputs take `size` bytes, and keep the record in memory."""
         self.progress.complete(work.offset)
         self.finished += 1
         if outputs:
@@ -129,7 +130,7 @@ class Assignment(Generic[R]):
             self.bytes -= work.size
 
     def finish_together(self, works: Sequence[Work[R]], outputs: Sequence[Any], size: int) -> int:
-        """Mark the records of a batch as done. Its outputs take `size` bytes.
+        """Mark the records of a batch as done. The outputs of the batch take `size` bytes.
 
         Returns the bytes of the outputs and the records together.
         """

@@ -21,7 +21,7 @@ from headway.errors import ConfigError, ProcessDiedError, RetryLater
 
 _FIRST_WAIT = 1.0  # seconds before the first probe
 _GOOD = 3  # this many successful probes in a row close the circuit
-_MOST_KEYS = 10_000  # the most keys to remember; if there are more, the oldest are forgotten
+_MOST_KEYS = 10_000  # the maximum number of keys to remember; if there are more, the oldest are forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,10 @@ class CircuitBreaker:
     """When most attempts fail, make one attempt at a time instead of failing every record.
 
     Args:
-        failing: The circuit opens when this fraction of the keys fails. Counted are the keys that were tried in the
-            window; a key fails if its last attempt failed. Above 0, and at most 1.
-        least: The circuit never opens while fewer keys than this fail. Each record without a key counts as a key.
+        failing: The circuit opens when this fraction of the keys that were tried in the window has failed. A key counts
+            as failed if its last attempt failed. Must be above 0 and at most 1.
+        least: The circuit never opens while fewer keys than this have failed. Each record without a key counts as a
+            key.
         window: The number of seconds for which an attempt counts.
         longest: The longest time between two probes, in seconds. The first waits are 1, 2, 4 … seconds.
 
@@ -89,7 +90,7 @@ class Circuit:
         self.is_open = False
         self.opened_with = (0, 0)  # the number of failing keys, and of all keys
         self._probe: set[Any] = set()  # the attempts of the running probe; a batch has several
-        self._results: list[bool] = []  # whether they succeeded, for the attempts of the probe that have a result
+        self._results: list[bool] = []  # for each attempt of the probe that has a result so far, whether it succeeded
         self._probe_at = -math.inf
         self._wait = _FIRST_WAIT
         self._good = 0

@@ -150,7 +150,7 @@ class Engine(Generic[R]):
         return assignment.all_tried() if (assignment := self._assignments.get(partition)) else NOTHING_TRIED
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """End the assignment of partitions. Their running attempts become stale."""
+        """End the assignment of partitions. The partitions' running attempts become stale."""
         for partition in partitions:
             if assignment := self._assignments.pop(partition, None):
                 self._drop(assignment)

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 # are few, because after each pause records are fetched a second time.
 _EASED = 0.75
 
-# The most records to fetch while the usual size of a record is not known. Nothing else bounds the bytes of this fetch,
-# because librdkafka's queue does not count headers. The next fetch follows at once.
+# The maximum number of records to fetch while the usual size of a record is not known. Nothing else bounds the bytes of
+# this fetch, because librdkafka's queue does not count headers. The next fetch follows at once.
 _FIRST = 16
 
 

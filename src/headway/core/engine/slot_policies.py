@@ -103,7 +103,10 @@ class BurstSlots:
         return None
 
     def next_change(self) -> float | None:
-        """Return when the shares are updated next, or None if every ready level got its slot."""
+        """Return when the shares are next updated.
+
+        Returns None unless the last `pick` turned ready levels away because they had used up their shares.
+        """
         return self._update_at if self._refused else None
 
     def _update_shares(self, levels: Levels, now: float) -> None:

@@ -20,7 +20,7 @@ _NEWEST = 0.1  # the weight of the last duration in an average
 # How fast the level's virtual time advances, as a fraction of that of the waiting tenants. It is below 1 so that a new
 # tenant is ahead of tenants with a backlog.
 _PACE = 0.5
-_MOST_COUNTED = 1000  # the most tenants whose handler time is counted
+_MOST_COUNTED = 1000  # the maximum number of tenants whose handler time is counted
 
 
 class Account:
@@ -40,7 +40,7 @@ class Account:
 
 
 class Usage:
-    """The seconds of handler time that tenants have used at all levels.
+    """Counts the seconds of handler time that each tenant has used at all levels.
 
     Invariant: if more than `most` tenants are counted, only the `most // 2` that used the most are kept.
     """

@@ -112,7 +112,7 @@ class PartitionTurns(Generic[R]):
     def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
         """Remove and return the first attempt of the partition whose turn it is.
 
-        With `only_of`, it is the first attempt of this assignment, even if it is not the partition's turn.
+        With `only_of`, this removes the first attempt of that assignment, even if it is another partition's turn.
         """
         if only_of is None:
             topic = self._rotation.begin_turn()

@@ -35,8 +35,8 @@ class WaitingHeads(Generic[R]):
     def __init__(self, levels: Sequence[Entrance[R]], orders: Iterator[int]) -> None:
         self._levels = levels
         self._orders = orders
-        self.entries: list[tuple[float, int, Work[R]]] = []  # a heap by the time until which heads wait
-        self._outdated = 0  # at least the number of outdated entries
+        self.entries: list[tuple[float, int, Work[R]]] = []  # a heap, ordered by the time until which each head waits
+        self._outdated = 0  # an upper bound on the number of outdated entries
         self.batching: Batching[R] | None = None
 
     def take_in(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:

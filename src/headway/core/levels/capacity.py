@@ -132,7 +132,7 @@ def _what_it_takes(weights: Sequence[int]) -> str:
 
 
 class BurstWindow:
-    """The numbers of records that one level had in its last polls.
+    """Remembers how many records one level had in each of its last polls.
 
     A level may burst if it reached its share in at least `threshold` of the last `size` polls, because then it probably
     has more records than its share.

@@ -16,9 +16,9 @@ from typing import Generic, TypeVar
 P = TypeVar("P", bound=Hashable)
 R = TypeVar("R")
 
-_LEAST_TURN = 16  # the fewest records in a turn, because turns of single records would cost more than handling them
+_LEAST_TURN = 16  # the minimum number of records in a turn; turns of single records would cost more than handling them
 
-_MANY = 32  # if more partitions than this have waiting records, they count as many
+_MANY = 32  # the number of waiting partitions above which each is fetched only in small amounts
 _LEAST_SHARE = 65_536  # the smallest share in bytes; a partition with less is not busy, however many partitions wait
 
 

@@ -20,7 +20,8 @@ MOST_LEVELS = 1000
 A higher number must be a mistake, because each level has a Kafka topic, a consumer group, and a client in each member.
 """
 
-_NO_SUCH_NAME = "This is not a valid name in Kafka: use 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
+_VALID_NAMES = "1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
+_NO_SUCH_NAME = f"This is not a valid name in Kafka: use {_VALID_NAMES}"
 _is_name = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
 
 
@@ -169,9 +170,11 @@ def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str]
     checked = dict(topics) if isinstance(topics, Mapping) else list(topics)
     for name in checked:
         if not isinstance(name, str):
-            raise ConfigError(f"A topic to subscribe to is {name!r}; it must be a name, given as a string.")
+            raise ConfigError(f"Cannot subscribe to {name!r}. A topic must be a name, given as a string.")
         if unusable_character(name) if name.startswith("^") else not is_topic_name(name):
-            raise ConfigError(f"A topic to subscribe to is {name!r}. {_NO_SUCH_NAME}")
+            raise ConfigError(
+                f"Cannot subscribe to {name!r}, which is not a valid Kafka topic name. Use {_VALID_NAMES}"
+            )
     return checked
 
 

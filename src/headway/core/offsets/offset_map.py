@@ -53,8 +53,8 @@ _BITSETS = (b"l", b"o")
 
 _ZSTD_FROM_BYTES = 200  # compression is tried only if all plain bodies have at least this many bytes, as in Java
 _ZSTD_WITH_TRAILER_FROM_BYTES = 20  # run lengths with a trailer must be compressed, and then have about this many bytes
-_WIDEST_BITSET = 2**20  # the most offsets of a bitset; for more, run lengths are as small and cheaper to build
-_MAX_BODY_BYTES = 2**20  # the most bytes of a decompressed body, as for a bitset of 8 million offsets
+_WIDEST_BITSET = 2**20  # the maximum number of offsets in a bitset; above it, run lengths are as small and cheaper
+_MAX_BODY_BYTES = 2**20  # the maximum size of a decompressed body, which is that of a bitset of 8 million offsets
 _MAX_RUNS = 2**20  # more than Headway writes; must be bounded, as a run takes one bit of text but many bytes of memory
 _MAX_WINDOW_BYTES = 2**23  # the most memory for decompression; the Java parallel consumer's frames declare 2 MiB
 
@@ -128,7 +128,7 @@ def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
 def pressure(limit: int) -> int:
     """Return the size of a map, in characters, above which its partition should receive no new records.
 
-    `limit` is the most characters that the broker accepts.
+    `limit` is the maximum number of characters that the broker accepts.
     """
     return limit * 3 // 4
 
@@ -322,8 +322,8 @@ def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, b
             smallest = min(smallest, len(body) + more)
             yield magic, body
     width = sum(runs)
-    # A bitset must be built only if it might be the smallest. Its length is known unless it is compressed, and bodies
-    # are compressed only from `_ZSTD_FROM_BYTES` on.
+    # A bitset needs to be built only if it might be the smallest. The length of an uncompressed bitset is known in
+    # advance, and bodies shorter than `_ZSTD_FROM_BYTES` are never compressed.
     if width <= (8 * smallest if smallest < _ZSTD_FROM_BYTES else _WIDEST_BITSET):
         bits = _bits(runs, width)
         for magic in (b"l", b"o"):
@@ -338,7 +338,7 @@ def _bits(runs: Sequence[int], width: int) -> bytes:
 
 
 def _compress(body: bytes) -> bytes:
-    # Compress as a stream, so that the header of the frame has no size. This is what the Java parallel consumer does.
+    # Compress as a stream, so that the frame header omits the content size, as the Java parallel consumer's does.
     compressor = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
     return compressor.compress(body) + compressor.flush()
 

@@ -69,7 +69,7 @@ class Progress:
 
         Raises:
             ValueError: The first offset is below `end`. So a seek, or a reset after the log was truncated, has moved
-                the consumer back, and this state does not apply any more. The caller must create a new `Progress`.
+                the consumer back, and this state no longer applies. The caller must create a new `Progress`.
         """
         if not offsets:
             return offsets

@@ -24,8 +24,8 @@ MOST_ATTEMPTS = 1_000_000
 _WITH_LOG, _WITHOUT_LOG = b"H", b"h"
 _MARK_BYTES = 6
 _MARK_CHARACTERS = _MARK_BYTES * 4 // 3
-_LEAST_ENTRY = 2  # the fewest bytes of an entry: one for the distance and one for the count
-_LONGEST_NUMBER = 9  # the most bytes of a number; they have 63 bits, as many as an offset
+_LEAST_ENTRY = 2  # the minimum number of bytes in an entry: one for the distance and one for the count
+_LONGEST_NUMBER = 9  # the maximum number of bytes in a number, which has at most 63 bits, like an offset
 
 
 class Tried(NamedTuple):

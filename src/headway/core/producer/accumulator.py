@@ -139,7 +139,7 @@ class Accumulator(Generic[R]):
         queue = None if topic.undesignated.records else sticky_queue(topic)
         if queue is None or not self.admit(queue, size, now):
             return None
-        topic.sticky_left -= queue.credit  # `settle` adds unused credit again
+        topic.sticky_left -= queue.credit  # `settle` adds unused credit back to `sticky_left`
         return queue
 
     def choose(
@@ -174,8 +174,9 @@ class Accumulator(Generic[R]):
 
         A flood fills the unplaced queue, and frees its space record by record. If Python code had to find the partition
         of each record that arrives in the meantime, the flood would cost twice as much. So the queue of a partition
-        accepts only one credit's worth of these records, which is enough for a sender of few records. If no unplaced
-        records are reported any more, they are stuck. Then the queues of partitions may use all of their own space.
+        accepts only one credit's worth of these records, which is enough for a sender of few records. If no
+        unplaced record has been reported for some time, these records are stuck. Then the queues of partitions may use
+        all of their own space.
         """
         unplaced = queue.topic.unplaced
         is_full = not queue.topic.waiting and self._space_of(unplaced) < size

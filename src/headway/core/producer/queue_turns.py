@@ -21,7 +21,8 @@ def can_send(queue: Queue[R]) -> bool:
 def sticky_queue(topic: TopicQueues[R]) -> Queue[R] | None:
     """Return the queue of the partition for records that can go to any partition, or None if no partition can send.
 
-    It stays the same until the queue has got `TURN` bytes or cannot send. Then it is the queue with the fewest bytes.
+    The same queue is returned until it has received `TURN` bytes or cannot send. Then the queue with the fewest bytes
+    is chosen.
     """
     sticky = topic.sticky
     if sticky is None or topic.sticky_left <= 0 or not can_send(sticky):

@@ -21,7 +21,8 @@ class Turns(Protocol):
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
         """Return the level whose turn it is, or None if no level has waiting records.
 
-        `oldest` has, for each level, the time since when its next record waits, or None if no record waits.
+        For each level, `oldest` is the time at which the level's next record started waiting, or None if the level has
+        no waiting records.
         """
         ...
 

@@ -31,7 +31,7 @@ _LOST_HEARTBEAT = "Timed out ConsumerGroupHeartbeatRequest"
 
 
 def change_credentials(config: dict[str, Any], username: str, password: str) -> None:
-    """Store new credentials in the settings that are used for further clients."""
+    """Store new credentials in the settings from which later clients are created."""
     config.update({"sasl.username": username, "sasl.password": password})
 
 

@@ -70,8 +70,9 @@ def make_client(kind: Callable[[dict[str, Any]], T], config: Config, connection:
     callbacks = {name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}
     guarded = {**_RECONNECT, **config, **callbacks}
     guarded |= (connection or Connection()).settings(guarded)
-    with allow_signals():  # `oauth_cb` calls the user's function, which may take long
-        # This comes last, so that all other callbacks can report that no token was fetched.
+    with allow_signals():  # `oauth_cb` calls the user's function, which may take a long time
+        # This comes last, because it wraps the final `error_cb`, so that every receiver of the error gets the reason
+        # why no token was fetched.
         guarded = with_oauth(guarded)
     try:
         with defer_signals():  # if an interrupt is raised in this call, the binding reports it as an invalid setting
@@ -98,7 +99,7 @@ def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> 
     made = list[Future[T]]()
     try:
         made += [threads.submit(make) for make in makes]
-        with allow_signals():  # `oauth_cb` calls the user's function, which may take long
+        with allow_signals():  # `oauth_cb` calls the user's function, which may take a long time
             return [each.result() for each in made]
     except BaseException:
         for each in made:

@@ -17,7 +17,7 @@ _INTERVAL = 0.2  # seconds between two polls
 
 
 class Server:
-    """A thread that polls all admin clients, and ends when none of them exists any more."""
+    """A thread that polls all admin clients, and ends when none of them exists any longer."""
 
     def __init__(self) -> None:
         self.forked()

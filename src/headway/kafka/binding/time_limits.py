@@ -59,7 +59,7 @@ By default, brokers abort a transaction after a minute, but they check only at i
 """
 
 RIGHTS_ASKED_FOR_EVERY = 1.0
-"""The time between two checks whether a missing permission was granted.
+"""The number of seconds between checks that look whether a missing permission was granted.
 
 It is short, because a user may be waiting for the effect of the new permission.
 """

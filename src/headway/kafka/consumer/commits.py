@@ -20,7 +20,8 @@ OffsetsOfCommit = Mapping[TopicPartition, int]
 OnCommit = Callable[[Exception | None, OffsetsOfCommit], object]
 _AsyncCommit = tuple[OffsetsOfCommit, OnCommit]
 
-# The seconds of a single wait inside librdkafka. A longer wait consists of many of these, so that Ctrl-C ends it soon.
+# A single wait inside librdkafka lasts this many seconds. A longer wait consists of many of these waits, so that Ctrl-C
+# ends it soon.
 _ANSWER_AWAITED_FOR = 0.1
 
 

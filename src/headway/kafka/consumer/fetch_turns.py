@@ -71,7 +71,10 @@ class FetchTurns:
         return self._buffer.take(count)
 
     def take_quiet(self, count: int) -> list[ConsumerRecord]:
-        """Return at most `count` records of partitions that had no records in the buffer until now."""
+        """Return at most `count` records of quiet partitions.
+
+        These are the partitions that had no records in the buffer before, and have few now (see `FetchBuffer`).
+        """
         return self._buffer.take_quiet(count)
 
     def has(self, partition: TopicPartition) -> bool:

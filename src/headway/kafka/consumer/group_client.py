@@ -108,10 +108,10 @@ class GroupClient:
         self.buffer_size = kilobytes * 1024
         """The maximum size in bytes of the records of a level that are buffered for the caller."""
         self.fetch_wait = _integer(settings["fetch.wait.max.ms"]) / 1000
-        """The seconds for which librdkafka might not fetch from a partition whose queue was full."""
+        """librdkafka might not fetch for this many seconds from a partition whose queue was full."""
         if kilobytes:  # the user's value limits the buffer of each level instead of librdkafka's queue
             settings["queued.max.messages.kbytes"] = _QUEUE_KB
-        # Any other value is passed on, and librdkafka refuses it.
+        # An `auto.offset.reset` that is not in `RESETS` is passed on unchanged, and librdkafka rejects it.
         if str(config.get("auto.offset.reset", "latest")).lower() in RESETS:
             # If the log does not have an offset, `Membership` finds the next one.
             settings["auto.offset.reset"] = "error"
@@ -169,14 +169,14 @@ class GroupClient:
             sent.forget()
 
     def close(self) -> None:
-        """Close the client. This can take long if the group's coordinator cannot be reached."""
+        """Close the client. This can take a long time if the group's coordinator cannot be reached."""
         self.ids.close()
         self.consumer.close()
 
     # The wake-up of the thread that fetches
 
     def wake_with(self, wake: Wakeup | None) -> None:
-        """Set this wake-up whenever records or events arrive. With None, no wake-up is set any more."""
+        """Set this wake-up whenever records or events arrive. With None, no wake-up is set from now on."""
         self._wake = wake
         capi.wake_on_events(self.consumer, self.wake_fd)
         self.ids.close()  # its open request would write to the previous wake-up
@@ -248,7 +248,7 @@ class GroupClient:
 
     def _cannot_go_on(self, error: ck.KafkaError) -> KafkaError:
         ended = f"{self.who} cannot continue"
-        if _GROUP_REFUSED in error.str():  # in a group of KIP-848, librdkafka treats this error as fatal
+        if _GROUP_REFUSED in error.str():  # in a KIP-848 group, librdkafka treats this error as fatal
             right = Right("Read", "Group", self.group)
             return AuthorizationError(f"{ended}: {right.missing(self.config)} Then create a new consumer.")
         return KafkaError(

@@ -23,7 +23,8 @@ from headway.records.record_types import ConsumerRecord, DeserializedRecord, Rec
 from headway.runtime.deferred_signals import defer_signals
 from headway.settings.config import Config
 
-# The seconds without a fetch after which a level is paused, so that its callbacks can run without fetching records.
+# If a level has not been fetched for this many seconds, it is paused, so that its callbacks can run without fetching
+# records.
 # Resuming it means fetching records again, which takes about 10 ms if the broker is near.
 _PARK_AFTER = 0.5
 _MOST_AT_ONCE = 1_000_000  # the largest number of records that the binding returns in one call

@@ -30,7 +30,7 @@ from headway.settings.config import Config
 log = logging.getLogger(__name__)
 
 SERVE_EVERY = 0.1
-"""The seconds after which a member that fetches no records answers its group again."""
+"""A member that fetches no records answers its group again after this many seconds."""
 _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
 _BOUNDS_ANSWERED_WITHIN = 1.0
@@ -215,7 +215,7 @@ class Membership:
         return bool(messages)
 
     def close(self) -> None:
-        """Wait until no thread uses the client any more, so that it can be closed."""
+        """Wait until no thread uses the client any longer, so that it can be closed."""
         self._starts.close()
 
     # Work before each fetch
@@ -439,7 +439,7 @@ class Membership:
         self._stop_reading(partition)
         if start is None or self._listener is None:
             self._partitions.place(partition, None)
-        elif start < lost.offset:  # the partition's state belongs to offsets that the log does not have any more
+        elif start < lost.offset:  # the partition's state belongs to offsets that the log no longer has
             self._guard(self._listener.lost, [partition])
             self._found[partition] = StartOffset(start, b"")
             self._partitions.place(partition, start)
@@ -522,9 +522,9 @@ class Membership:
 
 
 def _close(starts: StartOffsets, consumer: ck.Consumer) -> None:
-    """Close a client that was replaced, after no thread uses it any more.
+    """Close a client that was replaced, after no thread uses it any longer.
 
-    This can take long if the group's coordinator cannot be reached.
+    This can take a long time if the group's coordinator cannot be reached.
     """
     starts.close()
     consumer.close()

@@ -16,7 +16,7 @@ from headway.records.record_types import TopicPartition
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0
-"""The seconds between two checks whether a partition with unread records makes no progress."""
+"""The number of seconds between checks that a partition with unread records makes progress."""
 _OPEN_FOR = 10.0  # seconds; shorter transactions are normal
 _WARN_AGAIN_AFTER = 60.0
 _ANSWERED_WITHIN = 5.0
@@ -65,7 +65,8 @@ class OpenTransactions:
                 self.forget([partition])
             if end is not None and end > position:
                 standing = self._standing.setdefault(partition, _Standstill(position, now, {}, {}))
-                if end != standing.no_transaction_before:  # the log may only contain the end marker of a transaction
+                # If they are equal, there may be nothing after the position but the end marker of a transaction.
+                if end != standing.no_transaction_before:
                     self._consider(partition, standing, end, now)
 
     def _consider(self, partition: TopicPartition, standing: _Standstill, end: int, now: float) -> None:

@@ -37,7 +37,7 @@ class OtherCommits:
     """Checks for commits in the group that would read the same partitions if `group.per.level` were changed.
 
     The client's own group has no commits of these partitions. If it is the group `base` as the user named it, the
-    groups of the levels are checked, and the other way round.
+    groups of the levels are checked. If it is the group of a level, `base` is checked.
 
     All topics of the consumer are checked, including those of levels that other members read. Otherwise one level might
     start before the commits of another level are found. Topics with levels that are read with a group for each level,

@@ -220,7 +220,7 @@ class StartQuestions:
             self._end_client_beside()
         for partition, sought in about.sought.items():
             sought.is_asked = False
-            # Otherwise the partition was forgotten, or asked for again, in the meantime.
+            # Skip partitions that were forgotten or asked for again in the meantime.
             if self._sought.get(partition) is sought:
                 told = answer if isinstance(answer, KafkaError) else answer.get(partition, _not_told(partition))
                 self._told(partition, sought, told, found, now)

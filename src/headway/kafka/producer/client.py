@@ -75,7 +75,7 @@ class ProducerClient:
     While the brokers refuse this client's login, all records that are queued fail every few seconds, and calls that
     need a broker raise `AuthenticationError`.
 
-    After a fatal error, librdkafka's producer sends nothing any more. One cause is a sequence number on which broker
+    After a fatal error, librdkafka's producer sends nothing more. One cause is a sequence number on which broker
     and client disagree. Another cause is that the client gets no producer id, because it is not permitted to write to
     any topic; this error remains even if the permission is granted later. The waiting records then fail, and a new
     producer takes over for later records. With a `transactional.id` this happens only when the owner calls `renew`, and
@@ -126,7 +126,7 @@ class ProducerClient:
         self.batches_of_one = batches_of_one
         settings = {**self.config, **(_BATCHES_OF_ONE if batches_of_one else {})}
         self.producer = make_client(ck.Producer, settings, self._connection)
-        """librdkafka's producer. It is replaced by `renew`, and after a fatal error."""
+        """librdkafka's producer. `renew` replaces it, and so does a fatal error."""
         self.calling = threading.Lock()
         """Held during a call that might never return. Each producer of librdkafka has its own lock."""
         self.fatal: ck.KafkaException | None = None
@@ -462,9 +462,9 @@ class ProducerClient:
         self._release(before, calling)
 
     def renew(self, batches_of_one: bool = False) -> None:
-        """Replace librdkafka's producer by a new one with the same settings.
+        """Replace librdkafka's producer with a new one that has the same settings.
 
-        Records of the old one get no reports any more.
+        Records that were already handed to the old producer get no more reports.
 
         With `batches_of_one`, each batch consists of one record, so that an error concerns exactly that record.
         Otherwise, the cause can be another record of the batch, or the size of the whole batch.

@@ -1,6 +1,7 @@
 """Makes the transactional calls of a producer's client (KIP-98).
 
-One of librdkafka's calls might never return, which is handled here.
+librdkafka's `send_offsets_to_transaction` might never return. So `send_offsets` makes this call on a separate thread,
+and stops waiting for it after a while.
 """
 
 import time

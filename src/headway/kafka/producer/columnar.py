@@ -191,7 +191,8 @@ class ColumnarProducer:
     def mark(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
         """Write a marker to the transaction.
 
-        Call this last, because tasks that look up the marker wait for the commit.
+        Call this just before `commit`: from the moment the marker is written, a task that looks it up is blocked until
+        the transaction ends.
         """
         self.flush()
         self._call(partial(self._producer.produce, topic, value, key, partition))

@@ -64,7 +64,7 @@ ReportError = ck.KafkaError
 class Tally:
     """Counts records that were sent to a destination.
 
-    It covers the records of some period, and counts how many of them were delivered or have failed.
+    A tally covers the records of some period, and counts how many of them were delivered or have failed.
     """
 
     __slots__ = ("delivered", "destination", "failed", "sent")

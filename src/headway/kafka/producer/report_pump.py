@@ -1,6 +1,6 @@
 """Decides which thread takes a producer's delivery reports.
 
-It is a sending or waiting thread, the pump's own thread, or the thread of an event loop.
+That can be a thread that sends or waits, the pump's own thread, or the thread of an event loop.
 
 Each report requires the GIL once. If one thread sends without a pause while another one takes reports, the two switch
 at every record, which reduces the speed to a sixth (measured). So a thread that sends a stream of records takes the
@@ -25,7 +25,7 @@ from headway.runtime.wakeup import Wakeup
 log = logging.getLogger(__name__)
 
 SERVE_EVERY = 0.002
-"""The seconds between two times at which a thread that sends a stream takes the reports.
+"""A thread that sends a stream of records takes the reports after each period of this many seconds.
 
 It is faster to take many reports at once, because deferring Ctrl-C takes one to ten microseconds each time.
 """
@@ -33,7 +33,7 @@ _QUIET = 0.01  # seconds without a send after which a thread no longer counts as
 _MAX_WAIT = 0.1
 _A_MOMENT = 0.01
 SHORT_TURN = 0.05
-"""The seconds after which a callback is assumed to hold up the thread that takes reports."""
+"""After this many seconds, a callback is assumed to hold up the thread that takes reports."""
 
 
 class ReportPump:
@@ -97,7 +97,7 @@ class ReportPump:
         self._thread.join()
 
     def close(self) -> None:
-        """Release the wake-up. No producer must be watched any more."""
+        """Release the wake-up. Call this only when no producer is watched any longer."""
         self._wake.close()
 
     @property

@@ -312,7 +312,7 @@ class Sender:
     def _give_up(self, records: list[Sendable], why: str, kind: type[DeliveryError] = DeliveryError) -> None:
         self._fail([(each, not_sent(each, why, kind) if why else _why_not(each, why)) for each in records])
 
-    # Waiting, and failing records
+    # Waiting for records to be sent, and giving them up
 
     @property
     def calls_back_here(self) -> bool:

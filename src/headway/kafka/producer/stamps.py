@@ -15,7 +15,8 @@ from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.kafka.missing_rights import raise_if_refused
 from headway.kafka.producer.client import ProducerClient
 
-# The time of the first record includes connecting the client, which takes far longer than a broker's answer.
+# The number of records to write. The first one's round trip includes connecting the client, which takes far longer than
+# a broker's answer, so a second record is needed.
 _RECORDS = 2
 _SETTINGS: Mapping[str, Any] = {"acks": 1, "linger.ms": 0, "message.timeout.ms": int(BROKER_ANSWERS_WITHIN * 1000)}
 

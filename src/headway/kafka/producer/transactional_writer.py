@@ -22,9 +22,10 @@ from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.client_transactions import ClientTransactions
 from headway.runtime.gc_pause import GcPause
 
-# Seconds between two checks whether records are still being acknowledged, and whether the write was given up.
+# Seconds between checks that records are still being acknowledged and that the write was not given up.
 _REPORTS_WITHIN = 0.05
-# Seconds to wait for the report of the cause, after librdkafka has purged other records because of it.
+# After librdkafka has purged records because another one was refused: the seconds to wait for the delivery report of
+# the refused record.
 _CAUSE_WITHIN = 0.5
 
 FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"

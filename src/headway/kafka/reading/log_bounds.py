@@ -185,8 +185,9 @@ def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
 def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: float) -> bool:
     """Return whether a partition exists.
 
-    This lists all topics, because a request for a single topic may create it. Raises `KafkaException` for a topic that
-    this client is not permitted to see. Kafka reports that only in the answer to a request for this topic.
+    This looks in the list of all topics first, because asking for one topic by name may create it. A topic that is not
+    listed is then requested by name in a way that cannot create it, because only that answer reveals a missing
+    permission. In that case this raises `KafkaException`.
     """
     about = client.list_topics(timeout=timeout).topics.get(partition[0])
     if about is not None:

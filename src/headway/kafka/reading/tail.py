@@ -31,7 +31,7 @@ class Tail:
     If the topic is deleted and created again, reading continues at the beginning of the new topic, with a new client.
     The old client would skip records or read nothing at all (see docs/design/librdkafka.md).
 
-    Raises `KafkaError` if Kafka does not report where the partition ends. Only `set_sasl_credentials` is thread-safe.
+    Raises `KafkaError` if Kafka does not report the partition's end offset. Only `set_sasl_credentials` is thread-safe.
     """
 
     def __init__(self, config: Config, topic: str, partition: int, start: int | None = None) -> None:
@@ -88,8 +88,9 @@ class Tail:
 class TailReader:
     """A thread that calls `answered(key, value)` with each new record of a partition.
 
-    It begins at the offset `start`, or at the end of the partition. If this client is not permitted to read the topic,
-    it calls `refused` with the error. Raises `KafkaError` if Kafka does not report where the partition ends.
+    The thread begins at the offset `start`, or at the end of the partition. If this client is not permitted to read the
+    topic, the thread calls `refused` with the error. Raises `KafkaError` if Kafka does not report the partition's end
+    offset.
     """
 
     def __init__(

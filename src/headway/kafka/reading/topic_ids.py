@@ -16,7 +16,7 @@ from headway.kafka.binding.questions import FoundTopics, KnownTopic, Question, a
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0
-"""The number of seconds between two checks whether a member's topics are still the same."""
+"""The number of seconds between checks that a member's topics are still the same."""
 _LOOK_FOR_DELETED_EVERY = 0.5
 _TOPICS_A_SECOND = 200.0  # a member with thousands of topics checks less often
 _ANSWERED_WITHIN = 5.0
