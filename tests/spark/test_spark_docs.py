@@ -1,6 +1,7 @@
 """The programs of docs/spark.md and docs/spark-files.md run, one after the other."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,15 @@ TOPICS = [
 ]
 
 
+@pytest.fixture
+def servers() -> Iterator[str]:
+    """A broker of its own, because programs of other pages use the same names of topics."""
+    with LocalBroker() as broker:
+        yield broker.bootstrap_servers
+
+
 @pytest.mark.slow
-def test_the_programs_of_the_page_do_what_it_says(
-    spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
-) -> None:
-    servers = headway_broker.bootstrap_servers
+def test_the_programs_of_the_page_do_what_it_says(spark: SparkSession, servers: str, tmp_path: Path) -> None:
     Admin({"bootstrap.servers": servers}).create(TOPICS, 2)
     replaced = {
         "localhost:9092": servers,
@@ -45,7 +50,7 @@ def test_the_programs_of_the_page_do_what_it_says(
         "addListener(ProgressListener())": "addListener(listener := ProgressListener())",
     }
     names: dict[str, Any] = {"spark": spark}
-    Scheduler({"bootstrap.servers": servers}).close()  # makes the delay topics, if no other test has
+    Scheduler({"bootstrap.servers": servers}).close()  # creates the delay topics
     with Relay({"bootstrap.servers": servers}).running():
         for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
             for old, new in replaced.items():
