@@ -48,8 +48,8 @@ _ADVICE = (
 class Refusal(NamedTuple):
     """A series of connections that one broker has ended, without other reports about this broker in between.
 
-    `reason` is that of the first report. `certain` is True if all of them failed because of the identity of the client
-    or the broker; otherwise the broker has also closed a connection without a reason.
+    `reason` is the reason in the first report. `certain` is True if all these connections failed because of the
+    identity of the client or the broker; otherwise the broker has also closed a connection without a reason.
     """
 
     broker: str

@@ -83,7 +83,8 @@ class Loans:
     def __init__(self, member: str) -> None:
         self._member = member
         self._number = 0
-        # Pairs of a time and the base since then. Kept are the pairs of the last `2 * LEASE` seconds, and one before.
+        # Pairs of a time and the base since then. The pairs of the last `2 * LEASE` seconds are kept, and the pair
+        # before them.
         self._bases: list[tuple[float, float]] = []
         self._asked_at: dict[int, float] = {}  # when this member sent its requests that can still be answered
         self._heard: dict[str, int] = {}  # the number of the last message from each member
@@ -145,7 +146,7 @@ class Loans:
         return max(0.0, self.base(now) - lent) + borrowed
 
     def names(self, now: float) -> set[str]:
-        """Return the names of the rates of which this member has lent or borrowed a fraction now."""
+        """Return the names of the rates that this member is lending or borrowing a fraction of."""
         return {name for loan in self._loans() if loan.until > now for name in loan.fractions}
 
     def next_change(self, now: float) -> float | None:

@@ -145,7 +145,7 @@ _LONGEST_ASKED_FOR = 86_400.0  # the longest `retry_after` in seconds, because a
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """The rules by which failed records are retried.
+    """Decides whether and when failed records are retried.
 
     Args:
         backoff: The delay after each attempt. It can be `fixed_backoff(…)`, `exponential_backoff(…)`, or a function of

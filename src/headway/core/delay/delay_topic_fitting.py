@@ -49,7 +49,7 @@ class DelayTopicsNow:
 
 
 def fitted(now: DelayTopicsNow, delays: Mapping[int, float], most: int, *, settled: bool = True) -> tuple[int, ...]:
-    """Return the ladder's delays to use from now on: the present ones, unless a change pays off or is forced.
+    """Return the ladder's delays to use from now on: the present delays, unless a change pays off or is forced.
 
     Args:
         now: The present delay topics.
@@ -103,7 +103,7 @@ class _DelayTopicSearch:
         return moves / self._total
 
     def trimmed(self, delay_topics: tuple[int, ...]) -> tuple[int, ...]:
-        """Drop barred delays, and then the least useful ones until no more than the allowed number is left.
+        """Drop barred delays, and then the least useful delays until their number is allowed.
 
         The shortest delay is never dropped.
         """

@@ -91,7 +91,7 @@ class DelayTopicWindow:
         self.changed = False  # True if the progress must be stored
         self.holds = 0  # the number of this topic's records that wait in memory
         self._position = 0  # the offset after the last fetched record
-        self._left = -math.inf  # no record after the last one that has left is due by this time
+        self._left = -math.inf  # all records after the last one that has left are due later than this
         self._rests = False
         self._time = time_in(delay_topic)
         self._window: deque[Fetched] = deque()

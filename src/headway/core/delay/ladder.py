@@ -131,7 +131,7 @@ class Ladder:
     def reach(self, delay_topics: Iterable[int]) -> float:
         """Return the shortest delay of a record that needs a delay topic other than these.
 
-        It is infinite if these are all delay topics of the ladder.
+        The result is infinite if these are all delay topics of the ladder.
 
         >>> Ladder((1000, 2000, 4000)).reach({1000, 4000})
         1950
@@ -150,7 +150,7 @@ class Ladder:
     def step_at(self, delay: int, elapsed: int) -> tuple[int, int] | None:
         """Return the step of the path at which a record is after this many milliseconds.
 
-        It is None if the record has entered no delay topic.
+        Returns None if the record has entered no delay topic.
 
         >>> Ladder((1000, 2000, 4000)).step_at(7000, 4500)
         (3900, 2000)

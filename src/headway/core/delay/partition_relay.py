@@ -238,7 +238,10 @@ class PartitionRelay:
         return window.delay_topic == MEMORY and self._is_full
 
     def _at_the_latest(self, window: DelayTopicWindow, now: int) -> float:
-        """Return the time by which the first record of a delay topic must have left; infinite if it need not leave."""
+        """Return the time by which the first record of a delay topic must have left.
+
+        Returns infinity if it need not leave.
+        """
         if self._is_stuck(window):
             return math.inf
         return window.leaves_at(now) + (0 if window.delay_topic == MEMORY else LEAVES_WITHIN)

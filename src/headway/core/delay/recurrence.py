@@ -30,7 +30,9 @@ class UnknownZoneError(ConfigError):
 
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The rule by which a schedule fires again. Exactly one of `cron` and `interval` is set. Times are in milliseconds.
+    """The rule that decides when a schedule fires again.
+
+    Exactly one of `cron` and `interval` is set. Times are in milliseconds.
 
     `cron` has five fields as in Debian's cron. Its times are in the time zone `zone`, including daylight saving time.
     If a relay could not compute the next time because it has no data about the zone, `fired` is the time for which the

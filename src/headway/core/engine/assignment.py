@@ -112,8 +112,8 @@ class Assignment(Generic[R]):
         """Limit the offset map to this many characters from now on."""
         self._map_limit = characters
         self._measure_at = 0
-        # A map is encoded as a bitset or as run lengths of at most four bytes, whichever is shorter. So if one of them
-        # must be below the limit for pressure, nothing is measured. This is so for most partitions.
+        # A map is encoded as a bitset or as run lengths of at most four bytes, whichever is shorter. So if one of these
+        # two is certainly below the limit for pressure, nothing is measured. This is so for most partitions.
         size = max(0, pressure(characters) // 4 * 3 - _MOST_BESIDE)  # the bytes below which there is no pressure
         self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # a bitset for fewer offsets than this takes fewer bytes
         self._few = max(0, size - 1) // 8  # this many incomplete offsets make at most twice as many runs

@@ -186,7 +186,7 @@ class Engine(Generic[R]):
         return {partition for partition, each in self._assignments.items() if each.held is not None}
 
     def give_up(self, works: Iterable[Work[R]]) -> None:
-        """Mark those of these attempts that are running as stale, so that their reports only free their slots."""
+        """Mark the running ones among these attempts as stale, so that their reports only free their slots."""
         for work in works:
             if work.state is _RUNNING:
                 work.state = _STALE
@@ -385,7 +385,7 @@ class Engine(Generic[R]):
     def finish_together(self, works: Sequence[Work[R]], now: float, outputs: Sequence[Any]) -> bool:
         """Mark the records of a batch of one partition as done, like `finish`.
 
-        A tick has either all offsets and outputs of the batch, or none of them.
+        A tick contains either all offsets and outputs of the batch, or none of them.
         """
         assignment = works[0].assignment
         if works[0].state is not _RUNNING or assignment.state is _GONE:
@@ -428,7 +428,9 @@ class Engine(Generic[R]):
     # Commits
 
     def tick(self, partitions: Collection[TopicPartition] | None = None) -> commit_tick.CommitTick:
-        """Return everything to commit for these partitions, or for all. Partitions without progress are left out.
+        """Return everything to commit for these partitions, or for all partitions.
+
+        Partitions without progress are left out.
 
         Until `committed` is called with this tick, the next tick contains everything again, including the outputs. So
         if there are outputs, the caller must find out whether a tick was committed before it commits the next one.

@@ -45,7 +45,7 @@ class MemoryBudget:
         return self.of_outputs >= self.limit
 
     def note_shares(self, used_by_each: Iterable[int]) -> None:
-        """Take in how many bytes each partition uses, to know how many of the reserved bytes are unused.
+        """Note how many bytes each partition uses, to compute how many of the reserved bytes are unused.
 
         While half of the budget is free, this makes no difference, so all reserved bytes are taken to be unused.
         """

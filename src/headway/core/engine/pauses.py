@@ -55,5 +55,5 @@ class Pauses:
         return partition.level in self._levels or partition.topic in self._topics or partition in self._partitions
 
     def covered(self, partitions: Iterable[TopicPartition]) -> Collection[TopicPartition]:
-        """Return those of the given partitions that are paused."""
+        """Return the paused partitions among the given ones."""
         return {partition for partition in partitions if self.covers(partition)} if self else set()

@@ -272,8 +272,8 @@ class RateBuckets(Generic[R]):
     def _plan(self, bucket: Bucket[R]) -> None:
         """Ensure that the heap has an entry for the time of the bucket's next permit.
 
-        The entry can be too early; then it is moved when its time comes. There is no entry while the next permit
-        depends on the start of an attempt that already has a permit. In that case, the start calls this again.
+        The entry can be too early. In that case it is moved when its time has come. There is no entry while the next
+        permit depends on the start of an attempt that already has a permit. In that case, the start calls this again.
         """
         at = self._permit_at(bucket, max(bucket.waiting))
         if at < bucket.due:

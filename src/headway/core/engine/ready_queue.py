@@ -28,7 +28,7 @@ _READY, _RUNNING = WorkState.READY, WorkState.RUNNING
 class ReadyQueue(Generic[R]):
     """The lane heads of one level that are ready to run, in the order in which they should start.
 
-    The order depends on turns by topic and partition, and if they are in use, on tenants or ranks.
+    The order depends on turns by topic and partition, and also on tenants or ranks if these are in use.
     """
 
     __slots__ = ("_retried", "failed", "fresh", "slots", "tenants")

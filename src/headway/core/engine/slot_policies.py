@@ -76,9 +76,9 @@ class StrictSlots:
 
 
 class BurstSlots:
-    """The policy of the Java priority client, applied to slots.
+    """Divides slots among levels by the policy of the Java priority client.
 
-    Each level may take as many slots as its share. One level at a time can burst: it also gets the slots that the other
+    Each level may take slots up to its share. One level at a time can burst: it also gets the slots that the other
     levels leave unused. The Java client updates the shares with each poll; this policy updates them every `interval`
     seconds.
     """

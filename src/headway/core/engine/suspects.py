@@ -88,7 +88,7 @@ class Suspect:
 class Suspects:
     """The ledger of deaths, kept in a process that outlives the processes that run handlers.
 
-    It remembers at most `most` records, and forgets the oldest ones.
+    The ledger remembers at most `most` records, and forgets the oldest records.
     """
 
     def __init__(self, most: int = MOST_SUSPECTS) -> None:

@@ -37,7 +37,7 @@ class _TenantEntry(Generic[R]):
 class _ByTime(Generic[R]):
     """Tenants in the order of their virtual times.
 
-    A virtual time only grows. So an entry can be too early, and is then moved when it comes first.
+    A virtual time only grows. So an entry can be too early. In that case it is moved when it is the first entry.
 
     Invariant: a tenant with ready attempts, as counted by `ready_of`, has one entry. The time of the entry is not later
     than the virtual time of the tenant.

@@ -29,8 +29,9 @@ _READY, _BEHIND = WorkState.READY, WorkState.BEHIND
 class FailedAttempts(NamedTuple):
     """The failed attempts at a record so far.
 
-    `error` is the error of the last failed attempt, and `at` is its time. `first_error` and `first_at` are those of the
-    first one. `attempts` is the number of failed attempts; `untried` of them ended before anything was tried.
+    `error` is the error of the last failed attempt, and `at` is its time. `first_error` and `first_at` belong to the
+    first failed attempt. `attempts` is the number of failed attempts; `untried` of them ended before anything was
+    tried.
     """
 
     error: BaseException
@@ -116,7 +117,7 @@ class Work(Generic[R]):
         self.state = _READY  # is not changed when its partition is revoked; see `work_states.py`
         self.failure: FailedAttempts | None = None
         self.batch: WorkBatch[R] | None = None
-        self.outcome: FinalOutcome | None = None  # is set while the result of a final failure is being stored
+        self.outcome: FinalOutcome | None = None  # set while the result of a final failure is being stored
 
     @property
     def partition(self) -> TopicPartition:
@@ -146,8 +147,9 @@ class Work(Generic[R]):
     def again(self, not_before: float, error: BaseException | None, now: float, untried: bool = False) -> Work[R]:
         """Return a new `Work` that takes the place of this one in its lane.
 
-        It is the next attempt after this one has failed with `error`; `untried` is True if this one failed before
-        anything was tried. If there is no error, it repeats this attempt, with the same number.
+        The new `Work` is the next attempt after this one has failed with `error`. `untried` is True if this attempt
+        failed before anything was tried. If there is no error, the new `Work` repeats this attempt, with the same
+        number.
         """
         again = self._copy()
         if error is None:

@@ -91,7 +91,7 @@ class AssignedPartitions(Generic[P]):
         return _S.ABSENT if found is None else found.state
 
     def begun(self, among: Iterable[P] | None = None) -> list[P]:
-        """Return those of these partitions, or of all, that the client has begun to read."""
+        """Return the partitions that the client has begun to read, among the given ones or among all."""
         of_these = self._assigned if among is None else [each for each in among if each in self._assigned]
         return [each for each in of_these if self._assigned[each].state in (_S.READING, _S.ADRIFT)]
 
@@ -100,7 +100,7 @@ class AssignedPartitions(Generic[P]):
         return [partition for partition, about in self._assigned.items() if about.start is None]
 
     def starts(self, partitions: Iterable[P]) -> dict[P, int]:
-        """Return the start offsets of those of these partitions whose start is known."""
+        """Return the start offset of each of these partitions whose start is known."""
         known = ((each, self._assigned[each].start) for each in partitions if each in self._assigned)
         return {each: start for each, start in known if start is not None}
 
@@ -110,7 +110,7 @@ class AssignedPartitions(Generic[P]):
             self._assigned.setdefault(partition, _Assigned())
 
     def locate(self, starts: Mapping[P, int]) -> list[P]:
-        """Set the start offsets of those of these partitions that wait for one, and return these partitions."""
+        """Set the start offset of each of these partitions that waits for one, and return the partitions that did."""
         waiting = [partition for partition in starts if self._after(partition, _E.LOCATED)]
         self.note_starts({partition: starts[partition] for partition in waiting})
         return waiting

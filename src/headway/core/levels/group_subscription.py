@@ -76,7 +76,7 @@ class GroupSubscription:
     def level_of(self, kafka_topic: str | None) -> int | None:
         """Return the level that is affected by a problem with this Kafka topic.
 
-        It is None if the problem affects all levels of the member.
+        Returns None if the problem affects all levels of the member.
         """
         if self._only is not None:
             return self._only

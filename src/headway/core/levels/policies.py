@@ -109,7 +109,10 @@ class Fair:
         return picks
 
     def pick_one(self, waiting: Sequence[int]) -> int | None:
-        """Return the level of the next pick, or None if no level waits. It is much faster than `pick` with limit 1."""
+        """Return the level of the next pick, or None if no level waits.
+
+        This is much faster than `pick` with limit 1.
+        """
         starts, idle = self._starts, self._idle
         earliest, chosen = 0, None
         for level, count in enumerate(waiting):
@@ -182,8 +185,8 @@ class Fair:
 class Strict:
     """The policy that serves the highest level first.
 
-    A record that has waited longer than `max_wait` seconds counts like one of the highest level. Among levels with such
-    records, the one with the oldest record goes first, and on a tie the higher level.
+    A record that has waited longer than `max_wait` seconds counts as a record of the highest level. Among levels with
+    such records, the level with the oldest record goes first. On a tie, the higher level does.
     """
 
     def __init__(self, capacity: int, max_wait: float) -> None:

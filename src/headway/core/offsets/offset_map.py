@@ -242,7 +242,7 @@ def decode_with_trailer(
     """Decode the map that was committed with `offset`, and the trailer, which is None if the text has no trailer.
 
     `log` is the mark of the partition's log, as returned by `log_mark`, or None if it is not known. The other arguments
-    and the errors are those of `decode_map`.
+    and the errors are the same as in `decode_map`.
     """
     payload = _payload(text)
     if not payload:

@@ -98,8 +98,8 @@ def encode_trailer(trailer: Trailer) -> bytes:
 def pack_within(trailer: Trailer, size: int) -> bytes:
     """Encode a trailer in at most `size` bytes, with as many of its attempts as fit.
 
-    Of the attempts, the lowest counts are left out first, and among equal counts the highest offsets. If the trailer
-    does not fit even without attempts, it is returned without them.
+    Attempts with the lowest counts are left out first, and among equal counts those with the highest offsets. If the
+    trailer does not fit even without attempts, it is returned without them.
     """
     alone = encode_trailer(trailer._replace(tried=NOTHING_TRIED))
     left = size - len(alone)

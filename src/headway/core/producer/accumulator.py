@@ -338,7 +338,7 @@ class Accumulator(Generic[R]):
         return batches
 
     def _take_turn(self, level: Level[R], now: float) -> Batch[R] | None:
-        """Give a level its turn. It goes to the level's next topic, and to the topic's next queue."""
+        """Give a level its turn. The turn goes to the level's next topic, and to the topic's next queue."""
         topic = level.turns.popleft()
         queue = topic.turns.popleft()
         queue.listed = False
@@ -403,7 +403,10 @@ class Accumulator(Generic[R]):
 
     @property
     def next_permit(self) -> float:
-        """When a broker's quota next permits records to be handed over; infinite if no broker throttles the client."""
+        """The time at which a broker's quota next permits a hand-over.
+
+        It is infinite if no broker throttles the client.
+        """
         return math.inf if self._throttle is None else self._throttle.next_permit
 
     def next_expiry(self) -> float:

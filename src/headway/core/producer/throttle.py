@@ -8,7 +8,7 @@ permits, and few bytes are in flight.
 
 The rate is the average rate of delivery in the ten seconds before a throttled answer, because the quota limits this
 average. While there are no further throttled answers the rate grows, so that it follows a quota that was raised. Bytes
-that could not be handed over during a pause are made up for, up to those of two seconds.
+that could not be handed over during a pause are handed over later, up to the bytes of two seconds.
 
 Invariant: the bytes in flight of a queue whose delivery reports have stopped do not count. Its broker cannot be
 reached, and the other queues must be able to continue.

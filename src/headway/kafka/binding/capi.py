@@ -377,7 +377,7 @@ class SideQueue:
     def collect(self, partition: Partition) -> None:
         """Put the records of a partition that arrive from now on into this queue.
 
-        Earlier ones stay in the common queue.
+        Records that have already arrived stay in the common queue.
         """
         with _partition_queue(handle_of(self._consumer), partition) as queue:
             lib.rd_kafka_queue_forward(queue, self._queue)

@@ -84,7 +84,8 @@ class LevelConsumer:
         """Return at most `count` records of a level that have arrived, without waiting. `count` is at least 1.
 
         Topics and partitions take turns. Rebalance callbacks run within this call, and errors are added to the client's
-        `errors`. If it returns fewer than `count` records, either no others have arrived, or the wake-up is set.
+        `errors`. If this returns fewer than `count` records, either no other records have arrived, or the wake-up is
+        set.
         """
         if not self._prepare(now):
             return []
@@ -179,8 +180,8 @@ class LevelConsumer:
     def _fetch_in_turns(self, turns: FetchTurns, level: int, count: int, now: float) -> list[ConsumerRecord]:
         """Return records of the only level by turns.
 
-        They come directly from librdkafka's queue as long as the queue is short. If a record at its end would have to
-        wait long, the whole queue is first emptied into the buffer.
+        They come directly from librdkafka's queue as long as the queue is short. If a record at the end of that queue
+        would have to wait long, the whole queue is first emptied into the buffer.
         """
         has_more, is_long = False, self._is_long(turns, now)
         if not turns and not turns.keeps_apart and not is_long:
@@ -248,7 +249,7 @@ class LevelConsumer:
         return came
 
     def _give_back(self, partition: TopicPartition, message: ck.Message) -> bool:
-        """Seek back to this message, so that it and the later ones are fetched again.
+        """Seek back to this message, so that it and all later messages are fetched again.
 
         Returns whether that succeeded.
         """
@@ -337,7 +338,7 @@ class LevelConsumer:
     def begun(self, partitions: Collection[TopicPartition], restarted: Collection[TopicPartition]) -> None:
         """Note that the client now reads these partitions.
 
-        The `restarted` ones were assigned to librdkafka again, and continue from their start offsets.
+        The `restarted` partitions were assigned to librdkafka again, and continue from their start offsets.
         """
         self._turns.started(restarted)
         if self.is_parked:  # to resume a partition from which nothing was ever fetched would be slow

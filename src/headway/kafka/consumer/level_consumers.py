@@ -161,7 +161,7 @@ class LevelConsumers:
         return by_member
 
     def positions(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
-        """Return the next offset to fetch of each partition, either of these levels or of all levels."""
+        """Return the next offset to fetch from each partition, for these levels or for all levels."""
         positions: dict[TopicPartition, int] = {}
         for member in self._members:
             if levels is None:
@@ -220,7 +220,7 @@ class LevelConsumers:
     def require_read(self, partitions: Partitions) -> None:
         """Raise `ConfigError` if the offsets include a topic that this consumer does not read on that level.
 
-        The group would store such offsets without an error.
+        Without this check, the group would store the offsets and report no error.
         """
         for each in partitions:
             member = self[each.level]

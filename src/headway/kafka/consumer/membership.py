@@ -51,7 +51,7 @@ class PartitionReader(Protocol):
     def begun(self, partitions: Collection[TopicPartition], restarted: Collection[TopicPartition]) -> None:
         """Note that the client now reads these partitions.
 
-        The `restarted` ones were assigned to librdkafka again, and continue from their start offsets.
+        The `restarted` partitions were assigned to librdkafka again, and continue from their start offsets.
         """
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
@@ -221,7 +221,7 @@ class Membership:
     # Work before each fetch
 
     def advance(self, now: float) -> None:
-        """Start partitions whose start offsets are known, check the topics, and find new positions for lost ones."""
+        """Start partitions with known start offsets, check the topics, and find new positions for lost partitions."""
         if found := self._starts.take():
             self._locate(found)
         if self._client.ids.is_due(now):
@@ -356,7 +356,7 @@ class Membership:
     # Positions in the logs
 
     def begun(self, among: Collection[TopicPartition] | None = None) -> list[TopicPartition]:
-        """Return the partitions that librdkafka reads, either among these or among all."""
+        """Return the partitions that librdkafka reads, either among the given partitions or among all."""
         return self._partitions.begun(among)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:

@@ -79,7 +79,7 @@ class OtherCommits:
         return self._base if self._per_level else level_group(self._base, level)
 
     def _topics_committed(self, group: str, topics: Collection[str]) -> set[str]:
-        """Return those of the topics for which a group has commits."""
+        """Return the topics for which a group has commits."""
         client = make_client(ck.Consumer, {**self._config, "group.id": group, "enable.auto.commit": False})
         try:
             told = [client.list_topics(topic, timeout=_ANSWERS_WITHIN).topics[topic] for topic in topics]

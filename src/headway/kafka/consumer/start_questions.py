@@ -35,7 +35,7 @@ _MEMBER_ASKS_FOR = 1.0
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
 # The time limit in seconds of the first request to a leader. It is short, because the leader may have died and another
-# one may have been elected. For each further request it is doubled.
+# leader may have been elected. The limit is doubled for each further request.
 _LEADERS_ANSWER_WITHIN = 1.0
 # Librdkafka's socket.timeout.ms, after which librdkafka itself closes the connection.
 _LEADERS_ANSWER_AT_LAST_WITHIN = 60.0

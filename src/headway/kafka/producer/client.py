@@ -240,7 +240,7 @@ class ProducerClient:
         return len(self.producer)
 
     def flush(self, timeout: float | None) -> int:
-        """Wait for the reports of all records, and return the number of missing ones.
+        """Wait for the reports of all records, and return the number of records without a report.
 
         In a callback this does not wait.
         """

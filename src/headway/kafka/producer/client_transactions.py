@@ -73,7 +73,7 @@ class ClientTransactions:
     def send_offsets(self, offsets: CommittedOffsets, group_metadata: bytes, timeout: float) -> None:
         """Commit a consumer's offsets with the transaction.
 
-        Raises `KafkaError` even if the call of librdkafka never returns.
+        Raises `KafkaError` after a time limit if the call of librdkafka does not return.
 
         librdkafka ignores the timeout while it waits for the broker that it considers to be the group's coordinator. It
         waits forever if that broker has left the cluster, or if all brokers were unreachable for a moment (issues 5456

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Sendable(Waiting, Protocol):
     """A record to send.
 
-    It is called with its delivery report. The fields up to `timestamp` are set only while it waits.
+    The object is called with the record's delivery report. The fields up to `timestamp` are set only while it waits.
     """
 
     key: Any  # bytes or text; before serialisation, the object for the serialiser

@@ -139,7 +139,10 @@ class Catalog(Admin):
         return answer
 
     def _patiently(self, ask: Callable[[], dict[K, V | ck.KafkaError]]) -> dict[K, V | ck.KafkaError]:
-        """Return the answers, some of which can be permanent errors. The request is repeated after transient errors."""
+        """Repeat a request while it has transient errors, and return the answers.
+
+        An answer can be a permanent error.
+        """
         if not self._is_connected:
             self._connect()
         answers: dict[K, V | ck.KafkaError] = {}

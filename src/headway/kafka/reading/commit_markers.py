@@ -1,7 +1,8 @@
 """Markers of the batches that a writer's tasks have stored in Kafka. A topic keeps the last marker of each task.
 
-A marker is written in the same transaction as its records, so Kafka has either both or neither. A writer that has
-fenced off earlier attempts at a task reads the marker to find out whether such an attempt has committed.
+A marker is written in the same transaction as its records, so Kafka stores either the marker and the records, or
+nothing. A writer that has fenced off earlier attempts at a task reads the marker to find out whether such an attempt
+has committed.
 
 A key is `writer/task`. All markers of a writer are in one partition, so one look-up also shows the progress of its
 other tasks.

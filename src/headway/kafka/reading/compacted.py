@@ -61,7 +61,7 @@ class TopicReader(Closable):
         return LogBounds(self._config, isolation, within, self.admin.client)
 
     def renew(self) -> None:
-        """Replace the clients by new ones.
+        """Replace the clients with new ones.
 
         The old clients may send further requests to a broker that no longer leads the partition, and they read nothing
         from a topic that was deleted and created again.

@@ -21,7 +21,7 @@ _LOOK_FOR_DELETED_EVERY = 0.5
 _TOPICS_A_SECOND = 200.0  # a member with thousands of topics checks less often
 _ANSWERED_WITHIN = 5.0
 _ANSWERED_AT_ONCE_WITHIN = 1.0
-_WAITED_FOR = 1.0  # seconds that a partition waits for the id of its topic; without an answer, it is read all the same
+_WAITED_FOR = 1.0  # seconds that a partition waits for the id of its topic; then it is read without the id
 
 
 class TopicChanges(NamedTuple):
@@ -121,7 +121,7 @@ class TopicIds:
         return TopicChanges(frozenset(recreated), frozenset(deleted)) if recreated or deleted else _NOTHING
 
     def recreated(self, topics: Collection[str]) -> frozenset[str]:
-        """Return those of the topics that were created again. Waits for the brokers for at most a second."""
+        """Return the topics that were deleted and created again. Waits for the brokers for at most a second."""
         if self._client is None or not self._ids.keys() & topics:
             return frozenset()
         question = ask_topics(self._client, topics, _ANSWERED_AT_ONCE_WITHIN)
