@@ -48,7 +48,7 @@ def parse_version(text: str) -> int | None:
 
 
 def installed_javas() -> Iterator[Path]:
-    """Yield the `java` programs from JAVA_HOME and PATH, of any version. They might not exist or not work."""
+    """Yield the `java` programs from JAVA_HOME and PATH, of any version. Some might be missing or broken."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home, "bin", "java")
     if on_path := shutil.which("java"):

@@ -226,8 +226,8 @@ class LocalBroker:
     def stop(self) -> None:
         """Stop all nodes, and wait until their processes have ended. If the broker is ephemeral, delete its records.
 
-        If the broker was never started, nothing is deleted. In a process that was forked from the one that started the
-        broker, this does nothing, because otherwise the end of the forked process would stop the broker for all.
+        If the broker was never started, nothing is deleted. In a forked process, this does nothing, because
+        otherwise the end of that process would stop the broker for all.
         """
         if self._is_forked:
             return

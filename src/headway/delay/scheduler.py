@@ -330,7 +330,7 @@ class Scheduler(Closable):
         if id_ is None and recurrence is not None:
             schedule = recurring(schedule, key, value, fields[:-1])
             fields[-1] = schedule.header()
-            if_pending = "keep"  # so that the pending schedule keeps its next time and its missed times
+            if_pending = "keep"  # the pending schedule keeps its next time and its missed times
         stored_in, own = self._choice.place(schedule, key, at, gap)
         if id_ is not None or recurrence is not None:
             if if_pending == "refuse":

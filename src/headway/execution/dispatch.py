@@ -281,7 +281,7 @@ class Dispatch:
         self.feed()
 
     def untried(self, work: RecordWork) -> None:
-        """Put back an attempt for which the handler was not called. It starts again as if it had never had a slot."""
+        """Put back an attempt for which the handler was not called. The attempt will start again as if it were new."""
         now = time.monotonic()
         with self.lock:
             for gate in self._gates:
@@ -497,7 +497,7 @@ class Dispatch:
         for work in taken:
             if work.outcome and work.outcome.verdict is None:
                 self._finish(work, (), now)
-                self._control_is_due = True  # to fetch into the freed buffer space, or to commit
+                self._control_is_due = True  # the control thread fetches into the freed buffer space, or commits
             elif work.outcome:
                 stored.append(work)
             elif work not in admitted:
@@ -552,7 +552,7 @@ class Dispatch:
     def _put_back(self, work: RecordWork, at: float, now: float) -> None:
         self._end(work, now)
         self.engine.retry(work, at, None, now)
-        self._control_is_due = True  # to compute how long to wait for that time
+        self._control_is_due = True  # the control thread computes how long to wait for that time
 
     def _fail(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> bool:
         """Record a failed attempt. Returns False if its partition is no longer assigned to this consumer.
@@ -565,7 +565,7 @@ class Dispatch:
             work.outcome = FinalOutcome(without_frames(error), verdict)
         else:
             self._end(work, now)
-            self._control_is_due = True  # to compute how long to wait for the next attempt
+            self._control_is_due = True  # the control thread computes how long to wait for the next attempt
         return ours
 
     # Methods that do not need the lock

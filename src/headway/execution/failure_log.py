@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headway.core.user_errors import description_of
 from headway.execution.tracebacks import ExcInfo, Tracebacks
 
-_IN_FULL = 10  # the most lines for a topic in one window
+_IN_FULL = 10  # the maximum number of lines for a topic in one window
 _WINDOW = 10.0  # the length of a window, in seconds
 _TOTALS_EVERY = 1.0  # seconds between two lines with the number of held-back failures
 

@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 
 class Letters(Protocol):
-    """Stores dead letters. It calls `Dispatch.stored` or `Dispatch.not_stored` for each of them."""
+    """Stores dead letters, and calls `Dispatch.stored` or `Dispatch.not_stored` for each of them."""
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
 
 
 class Schedules(Protocol):
-    """Stores records that will be retried much later. It reports as `Letters` does, or to `Dispatch.not_scheduled`."""
+    """Stores records that will be retried much later. Reports as `Letters` does, or to `Dispatch.not_scheduled`."""
 
     def send(self, work: RecordWork, error: BaseException, delay: Any) -> None: ...
 
@@ -68,7 +68,7 @@ class Failures:
             verdict = self._retries.decide(work.record, work.attempt, error, now, random_number, work.untried)
         else:
             verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, random_number, work.untried)
-        if isinstance(verdict, Again) and verdict.at > work.not_after:  # it will expire first, and need not wait longer
+        if isinstance(verdict, Again) and verdict.at > work.not_after:  # the record will expire before its next attempt
             return verdict._replace(at=max(now, work.not_after))
         return verdict
 

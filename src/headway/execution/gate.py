@@ -77,7 +77,7 @@ class Gate:
         return False
 
     def put_back(self, work: RecordWork) -> None:
-        """Record that an attempt had a slot, but the handler was not called. It will start again as if it were new."""
+        """Record that the handler was not called for an attempt with a slot. The attempt will start again as new."""
 
     def ended(self, work: RecordWork, running: int, now: float) -> bool:
         """Record that an attempt has left its slot. Return whether to wake the control thread."""

@@ -10,8 +10,8 @@ from headway.errors import FatalError, RetriableError, RetryLater
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
 _AGAIN_AFTER = 600.0  # seconds until the same place in the code gets another traceback
-_MOST_PLACES = 1_000  # the most remembered places, to limit the memory that they use
-_LONGEST = 20_000  # characters of a traceback; a longer one is not logged
+_MOST_PLACES = 1_000  # the maximum number of remembered places, which limits the memory that they use
+_LONGEST = 20_000  # the maximum number of characters of a traceback; a longer traceback is not logged
 
 _OURS = str(Path(__file__).parents[1])
 _ON_PURPOSE = (RetriableError, RetryLater, FatalError)

@@ -45,7 +45,7 @@ class _LoopSession(NamedTuple):
 
 
 class Requests(Generic[R]):
-    """The base class of both handlers. It sends requests, and decides by the responses whether records are done."""
+    """The base class of `HttpHandler` and `BatchHttpHandler`: sends requests, and decides which records are done."""
 
     _called_with = "record"
 
@@ -212,9 +212,9 @@ class Requests(Generic[R]):
 
 
 class HttpHandler(Requests[Any]):
-    """A handler that sends one request per record. It returns the response. The record is done if the status is 2xx.
+    """A handler that sends one request per record and returns the response. With a status of 2xx, the record is done.
 
-    It also handles rows in Spark's `parallel_map`. The result of a row has the fields of the `Response`.
+    This handler also handles rows in Spark's `parallel_map`. The result of a row has the fields of the `Response`.
 
     Network errors, time-outs and the statuses 408, 425, 429 and 5xx are retried. If a response has the header
     `Retry-After`, no request is sent to its host before that time. After any other status the handler raises

@@ -1,7 +1,7 @@
 """Calls the user's callbacks for rebalances and commits, one after the other, in a separate thread.
 
-The control thread calls no callback itself. So it continues to fetch, commit and rebalance even if a callback takes
-long.
+The control thread calls no callback itself. So it continues to fetch, commit and rebalance even if a callback takes a
+long time.
 """
 
 import logging

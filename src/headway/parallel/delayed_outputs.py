@@ -1,4 +1,4 @@
-"""Handles outputs with a due time. They are encoded when a handler returns them, and get a delay topic when sent."""
+"""Encodes outputs with a due time when a handler returns them, and chooses their delay topics when they are sent."""
 
 import threading
 import time

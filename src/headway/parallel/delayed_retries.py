@@ -60,7 +60,7 @@ class DelayedRetries:
             cause = librdkafka_error(error) if isinstance(error, HeadwayError) else None
             if error is None:
                 self._reports.stored(work)
-            elif cause is not None and is_too_large(cause):  # it would be too large at the next try, too
+            elif cause is not None and is_too_large(cause):  # the record would be too large at the next try, too
                 self._reports.not_scheduled(work, _refused(error))
             else:
                 self._pause.refused(work, str(error))

@@ -77,7 +77,7 @@ class _Known(NamedTuple):
 class Fetching:
     """Keeps the engine's buffers filled, and tells the engine which partitions are assigned to this consumer.
 
-    `hand_over` is called before partitions are revoked. It waits for their running handlers, and commits.
+    `hand_over` is called before partitions are revoked. This function waits for their running handlers, and commits.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Fetching:
     # Methods for any thread
 
     def seek(self, targets: Mapping[TopicPartition, SeekTarget]) -> None:
-        """Request that partitions continue at these targets. Their uncommitted records count as not done.
+        """Request that partitions continue at these targets. The partitions' uncommitted records count as not done.
 
         Raises `ConfigError` if a partition is not assigned to this consumer or is about to leave it.
         """
@@ -410,7 +410,7 @@ class Fetching:
     # The rebalance callbacks of the levels
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """Note new partitions. Their records can start when the rebalance is over and `on_assign` has returned."""
+        """Add new partitions, whose records can start when the rebalance is over and `on_assign` has returned."""
         self._callbacks.assigned(partitions)
         self._starting.update((partition, _Starting(is_new=True)) for partition in partitions)
 
@@ -477,7 +477,7 @@ class Fetching:
         return None
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions. Their uncommitted records count as not done."""
+        """Forget partitions, whose uncommitted records then count as not done."""
         with self._lock:
             self._engine.revoke(partitions)
             targets = {partition: self._sought.pop(partition, None) for partition in partitions}

@@ -166,7 +166,7 @@ class GroupRate:
     def _needs(self, seconds: float, now: float) -> dict[str, Need]:
         """Return the fraction of each rate that this member needs.
 
-        It is the usage with some headroom, or more if records are waiting.
+        This is the member's usage with some headroom, or more if records are waiting.
         """
         with self._dispatch.lock:
             ready = sum(self._dispatch.engine.ready)

@@ -108,7 +108,7 @@ class ParallelOptions:
     retries: Retries | None = None
     dead_letter_topic: str | None = None
     commit_mode: CommitMode = "async"
-    producer_config: Config | None = field(default=None, repr=False)  # it can hold secrets
+    producer_config: Config | None = field(default=None, repr=False)  # not in the repr, because it can hold secrets
     hand_over_timeout: float = 10.0
     queue_time_warning: float | None = None
     on_invalid_metadata: OnInvalidMetadata = "warn"
@@ -257,7 +257,7 @@ class ParallelOptions:
     def gates(self, rate: StartRate | None, limits: RateLimits[ConsumerRecord] | None) -> list[Gate]:
         """Make the gates of one consumer for the optional features in use.
 
-        The gates for expiry and supervision are not among them. They are added later, when they are needed.
+        The gates for expiry and supervision are added later, when they are needed.
         """
         gates: list[Gate] = []
         if self.circuit_breaker is not None:

@@ -1,7 +1,7 @@
 """Streams of stored outputs. The caller iterates over them, or gives an `async def` that is called for each output.
 
 The record of a stored output is done, whether or not the caller takes the output. So unlike a stream of results, a
-stream of outputs has no influence on what is committed. It only slows down the run while too many outputs wait.
+stream of outputs has no influence on what is committed. The stream only slows down the run while too many outputs wait.
 """
 
 import asyncio

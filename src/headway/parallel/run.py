@@ -159,8 +159,8 @@ class Run:
     def _steps_to_end(self) -> Iterator[Step]:
         """Yield the steps of `_end`.
 
-        All steps that wait for Kafka have the same deadline. It is `END_WITHIN` seconds from now, or the end of the
-        drain time-out if that is earlier, but never less than a second from now.
+        All steps that wait for Kafka share one deadline: `END_WITHIN` seconds from now, or the end of the drain
+        timeout if that is earlier, but at least one second from now.
         """
         now = time.monotonic()
         drains_until = self._stop[1] if self._stop and self._stop[0] else math.inf

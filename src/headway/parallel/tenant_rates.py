@@ -28,8 +28,8 @@ _WITHOUT_ANSWER = 1.0
 class AskedRates:
     """Caches the rates that a user's function returns.
 
-    The function is called before the engine receives a tenant's records. It must not be called when the engine needs a
-    rate, because the lock is held then.
+    The function is called before the engine receives a tenant's records. When the engine needs a rate, it holds
+    the lock, so the function must not be called then.
     """
 
     def __init__(self, function: Callable[[str], Any]) -> None:

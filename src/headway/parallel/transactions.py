@@ -43,7 +43,7 @@ from headway.runtime.wakeup import Wakeup
 LevelRefusals = Mapping[int, KafkaError]
 """The levels that prevented a commit, each with the reason. The mapping is empty if the commit was made."""
 
-_ABORTED_WITHIN = 2.0  # the seconds that aborting the open transaction can take at the end of the run
+_ABORTED_WITHIN = 2.0  # at the end of the run, aborting the open transaction can take this many seconds
 
 _REASON = "Kafka refuses an output"
 _TOO_LARGE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
@@ -195,7 +195,7 @@ class Transactions:
     def _carry_out(
         self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets], given_up: Flag
     ) -> LevelRefusals:
-        """Carry out a transaction. This is called in the thread of the transaction."""
+        """Carry out a transaction, in the thread of the transaction."""
         self._given_up = given_up
         try:
             if strangers := _levels_of([part for part in parts if not capi.is_of_a_member(part.group_metadata)]):
@@ -219,7 +219,7 @@ class Transactions:
     def _placed(self, outputs: Sequence[HandlerOutput]) -> Sequence[HandlerOutput]:
         """Set the delay topics of outputs that are due later, and create missing topics.
 
-        Returns the outputs. Some of them can be replaced by dead letters.
+        Returns the outputs. Dead letters can take the place of some of them.
         """
         if all(each.schedule is None for each in outputs):
             return outputs
@@ -312,7 +312,7 @@ class Transactions:
         return True
 
     def _replace_producer_after(self, error: KafkaError) -> None:
-        """Use a new producer for the next transaction. Its initialisation ends the current transaction.
+        """Use a new producer for the next transaction. The producer's initialisation ends the current transaction.
 
         Raises:
             OutcomeUnknownError: The commit had begun.

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class AwaitedRecord:
-    """A record of an asyncio producer. It stores its delivery report until the event loop resolves its future.
+    """A record of an asyncio producer, which stores the delivery report until the event loop resolves the future.
 
-    This takes half the time of a `DeliveryFuture` with a callback.
+    An `AwaitedRecord` takes half the time of a `DeliveryFuture` with a callback.
     """
 
     __slots__ = (

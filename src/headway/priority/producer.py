@@ -229,7 +229,7 @@ class Producer(Closable):
             future.fail(error)
 
     def _serialize(self, future: Any) -> None:
-        """Serialise the key and value of a record. It runs on the sender's thread."""
+        """Serialise the key and value of a record, on the sender's thread."""
         kafka_topic, headers = future.destination.kafka_topic, future.headers
         headers = list(headers or ())
         if self._write_key is not None:
@@ -285,7 +285,7 @@ class Producer(Closable):
         ).future
 
     def _send_serialised(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
-        """Send a schedule that is part of a transaction. It uses the buffer space of the lowest level."""
+        """Send a schedule that is part of a transaction, using the buffer space of the lowest level."""
         self.check_open()
         destination = self.destinations.delay_topic(record.topic)
         future = DeliveryFuture.of(destination, on_stored)
@@ -299,8 +299,8 @@ class Producer(Closable):
     def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
         """Wait until the records sent before this call are delivered or have failed.
 
-        By default it waits for the records of all topics and levels. Returns how many records are still under way
-        after `timeout` seconds. It does not wait for records that other threads send in the meantime.
+        By default, waits for the records of all topics and levels, but never for records that other threads send
+        during the wait. Returns how many records are still under way after `timeout` seconds.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._is_forked:

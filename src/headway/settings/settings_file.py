@@ -21,9 +21,9 @@ _Lines = deque[tuple[int, str]]
 def read_properties(file: Path) -> dict[str, str]:
     r"""Return the settings in a file. Empty lines and lines that begin with # or ! are ignored.
 
-    A value that begins with `-----BEGIN ` is a PEM text. It extends to its `-----END …-----`, over any number of lines,
-    and includes the further certificates of a chain. A PEM text can also be written on one line, with `\n` or spaces
-    in place of the line breaks.
+    A value that begins with `-----BEGIN ` is a PEM text. The text extends to its `-----END …-----`, over any number of
+    lines, and includes the further certificates of a chain. A PEM text can also be written on one line, with `\n` or
+    spaces in place of the line breaks.
 
     Raises `ConfigError` if the file or one of its lines cannot be read. The error gives the line's number but not its
     text, which can be a secret.

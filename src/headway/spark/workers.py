@@ -217,7 +217,7 @@ class ClusterWorkers:
             born = time.monotonic()
             try:
                 ended = self._run_job(index)
-            except Exception as error:  # from Spark, because the task has failed too often or the application is ending
+            except Exception as error:  # raised by Spark if the task failed too often, or the application is ending
                 self._mourn(index, error, deaths.delay(time.monotonic() - born))
             else:
                 self._note(ended)

@@ -18,7 +18,7 @@ from headway.runtime.interrupt import INTERRUPTED, Interrupt
 Start = Literal["beginning", "end", "committed"]
 
 _COMMIT_EVERY = 1.0  # seconds between two commits
-_LONGEST_WAIT = 0.5  # longest wait for records in seconds, so that commits are sent and Ctrl-C is noticed
+_LONGEST_WAIT = 0.5  # the longest wait for records in seconds, so that commits are sent and Ctrl-C is noticed
 
 
 class Consumption:

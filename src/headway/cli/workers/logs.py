@@ -22,7 +22,7 @@ from headway.cli.workers.messages import LogStyle
 from headway.records.record_types import ConsumerRecord
 
 _HASH_DIGITS = 12
-_LONGEST_KEY = 200  # longest part of a key that is shown, in bytes
+_LONGEST_KEY = 200  # the maximum number of bytes of a key that are shown
 
 CLEAR_LINE = "\r\x1b[K"
 
@@ -129,7 +129,7 @@ def log_to_stderr(
 ) -> None:
     """Send all logs, warnings and uncaught errors of this process to stderr.
 
-    In text logs, each line names the worker's process or, if there is none, the command.
+    In text logs, each line names the worker's process or, outside a worker, the command.
     """
     formatter: logging.Formatter
     if style.format == "json":

@@ -26,8 +26,8 @@ from headway.execution.running_table import make_table_file, read_table
 
 log = logging.getLogger("headway.worker")
 
-_LAST_REPORT_WITHIN = 1.0  # seconds
-_SHOW_EVERY = 0.5  # seconds
+_LAST_REPORT_WITHIN = 1.0  # seconds to wait for the last report of a process that has ended
+_SHOW_EVERY = 0.5  # seconds between two updates of the progress line
 _TASKS = Path("/proc/self/task")
 
 

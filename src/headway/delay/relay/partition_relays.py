@@ -1,6 +1,6 @@
-"""The partition numbers that a relay is responsible for.
+"""Passes fetched records to the state machines of the partition numbers that a relay is responsible for.
 
-It passes fetched records to them, and collects their decisions.
+This module also collects the decisions of these state machines.
 """
 
 import math

@@ -357,7 +357,7 @@ class Relay(Closable):
     def _report_lost_state(self, numbers: Sequence[int]) -> None:
         """Log an error for partition numbers whose stored state was deleted.
 
-        These have no stored state, although committed offsets show that relays worked on them.
+        Committed offsets show that relays have handled these partition numbers, so their state must have been stored.
         """
         places = [(topic, number) for number in numbers for topic in self._in_use.state_keys]
         try:

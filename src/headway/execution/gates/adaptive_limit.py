@@ -20,7 +20,7 @@ _ROUNDS = 4
 _JOBS = 200
 _JOBS_OF_FIRST_STEPS = 100
 _FIRST_LIMIT = 8
-_FIRST_STEP = 2.0  # the factor between two limits until more slots do not pay off for the first time
+_FIRST_STEP = 2.0  # the factor between two limits, until more slots bring no higher throughput for the first time
 _STEP = 1.25  # the factor between two limits after that
 # More slots pay off if the throughput grows at least with this power of their number. With 1 it would have to grow in
 # proportion to the slots, and with 0 it would not have to grow at all.

@@ -118,8 +118,8 @@ class Supervision(Gate):
     def timed_out(self, now: float, *, ending: bool) -> tuple[RecordWork, float] | None:
         """Let other records start again if a suspect has run alone for too long, or has waited for that for too long.
 
-        If a suspect was waiting, returns it together with the time at which it can be taken again. It must give back
-        its slot. A waiting suspect is also returned if the run ends or its partition leaves this consumer.
+        If a suspect was waiting, returns the suspect, which must give back its slot, and the time at which it can be
+        taken again. A waiting suspect is also returned if the run ends or its partition leaves this consumer.
         """
         work = self.alone
         if work is None:
@@ -159,7 +159,7 @@ class Supervision(Gate):
         self._table.leave(work)
         if work is not self.alone:
             return False
-        if not self._is_waiting:  # it has run alone, and the process is alive, so it is no longer a suspect
+        if not self._is_waiting:  # the suspect has run alone, and the process is alive, so it is no suspect
             self._suspects.pop(_address(work), None)
         self.alone = None
         return True

@@ -146,7 +146,7 @@ class Processes(Executor):
             while len(jobs) < size:
                 job = self._queue.get(block=wait and not jobs)
                 if job is None:
-                    self._queue.put(None)  # the other drivers must see the end too, and so must the next call here
+                    self._queue.put(None)  # the other drivers, and the next call here, must see the end too
                     return jobs or None
                 jobs.append(job)
                 size = min(size, len(jobs) + self._queue.qsize() // len(self._drivers))

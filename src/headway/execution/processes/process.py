@@ -20,7 +20,7 @@ from headway.execution.processes.child_main import serve
 from headway.execution.processes.messages import NOTHING, Chunk, ProcessReport, attempts_of
 from headway.execution.time_limit import exceeded
 
-_LONG = 0.1  # the seconds that a job can run before the process must give back the jobs queued behind it
+_LONG = 0.1  # after a job has run for this many seconds, the process must give back the jobs queued behind it
 _NOTED_WITHIN = 1.0  # seconds until multiprocessing has surely noted that a process has ended
 
 
@@ -36,11 +36,11 @@ class Process:
         self._is_ready = False
         context = multiprocessing.get_context("spawn")
         self.jobs: deque[Job] = deque()
-        self.chunks = 0  # the number of chunks that were sent and whose end was not reported yet
+        self.chunks = 0  # the number of sent chunks whose end was not reported yet
         self._at: Any = RawValue("q", NOTHING)  # the index of the running job, counted from the start of the process
         self._reported = 0  # the number of jobs whose outcomes were reported since the start of the process
-        self._round = 0  # how many times the process has given back jobs
-        self._asked = False  # True while the process was requested to give back jobs and has not done so
+        self._round = 0  # the number of times that the process has given back jobs
+        self._asked = False  # True if the process has been requested to give back jobs and has not done so yet
         # The index and the error of the job that exceeded its time limit, because of which the process was killed.
         self._late: tuple[int, TimeLimitError] | None = None
         self._pipe, theirs = context.Pipe()

@@ -27,7 +27,7 @@ def schedules_page(
     delays: Mapping[int, float],
     ladders: Mapping[str, Ladder],
 ) -> str:
-    """Return the page. Its rows come from `headway.spark.delay.counting`; `ladders` are named, such as `in use`."""
+    """Return the page. The rows come from `headway.spark.delay.counting`; `ladders` are named, such as `in use`."""
     total = sum(int(row["pending"]) for row in occupancy)
     hours = sorted({row["hour"] for row in occupancy})
     left_out = f" (the first {_MOST_HOURS} of {len(hours)} hours)" if len(hours) > _MOST_HOURS else ""
@@ -107,7 +107,7 @@ def write_occupancy(
     name: str = DEFAULT_NAME,
     delay_topics: int = _DELAY_TOPICS,
 ) -> int:
-    """Write the page, and return how many schedules are pending. It reads them once.
+    """Write the page, and return how many schedules are pending. All schedules are read once.
 
     The page proposes at most `delay_topics` delay topics.
     Raises `ConfigError` if the scheduler has no topics.

@@ -109,9 +109,9 @@ def lag(records: DataFrame, seconds: int) -> DataFrame:
 
 
 def window_seconds(records: DataFrame) -> int:
-    """Return the length of windows, in seconds, of which at most 60 cover the time in which the records were done.
+    """Return the shortest length of windows, in seconds, with which at most 60 windows cover the time of all records.
 
-    This is the shortest possible length of the usual ones, which are up to a day, or a multiple of a day.
+    The time of a record is when it was done. The length is one of the usual ones up to a day, or a multiple of a day.
     """
     span = records.select(F.unix_seconds(F.max(DONE)) - F.unix_seconds(F.min(DONE))).collect()[0][0] or 0
     days = ceil(span / _MOST_WINDOWS / _SIZES[-1])

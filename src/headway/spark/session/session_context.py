@@ -9,8 +9,8 @@ from headway.errors import ConfigError
 def context_of(session: SparkSession, call: str, instead: str) -> SparkContext:
     """Return the `SparkContext` of the session.
 
-    Raises `ConfigError` for a session of Spark Connect. Its message names the function `call` that needs the context,
-    and ends with the sentence `instead`, which describes what users of Spark Connect can do.
+    Raises `ConfigError` for a session of Spark Connect. The error message names the function `call` that needs the
+    context, and ends with the sentence `instead`, which describes what users of Spark Connect can do.
     """
     if type(session).__module__.startswith("pyspark.sql.connect"):
         raise ConfigError(

@@ -1,6 +1,6 @@
 """Decides on the driver, from the reports of all tasks, whether a version can be closed.
 
-A single task knows only its own rows and the markers in Kafka. Once all tasks have reported, the driver can decide
+A single task has only its own rows and the markers in Kafka. Once all tasks have reported, the driver can decide
 whether Kafka has all rows of the version, because the digests of the tasks add up to the same total however the rows
 are divided into tasks. This module does no I/O.
 """
@@ -30,8 +30,8 @@ def close(
 ) -> Closing:
     """Decide how to close the version to which these reports belong.
 
-    `markers_in_kafka` returns the markers of all slots. It is called only if a task has a doubt, or if an earlier run
-    has written rows of this version.
+    `markers_in_kafka` returns the markers of all slots. This function is called only if a task has a doubt, or if an
+    earlier run has written rows of this version.
 
     Raises `TransactionError` if some rows were not written now and are not known to be in Kafka, or if Kafka has other
     rows of this version.

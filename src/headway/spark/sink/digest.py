@@ -26,13 +26,13 @@ _WHEN = re.compile(r":([0-9a-f]{16})")
 class RowsDigest:
     """The number of rows, and a digest of them that does not depend on their order.
 
-    Rows are hashed with CRC-32, because Python computes one in a tenth of a microsecond. Two different rows have the
+    Rows are hashed with CRC-32, which Python computes in a tenth of a microsecond per row. Two different rows have the
     same hash with a probability of 1 in 2**32.
 
     Args:
         target: The cluster and topics that the rows go to. Rows for another target count as different rows, even if
             their identities are equal.
-        written: Samples of rows that other tasks have written. They are searched for among the added rows.
+        written: Samples of rows that other tasks have written. The added rows are searched for these.
     """
 
     def __init__(self, target: str = "", written: SampledRows | None = None) -> None:
@@ -47,8 +47,8 @@ class RowsDigest:
     def add_identities(self, identities: Sequence[Any]) -> None:
         """Add rows by their identities instead of their contents.
 
-        Consecutive rows with equal identities count as one row. They come from the same input row, and a handler that
-        is called again may return more or fewer of them.
+        Consecutive rows with equal identities count as one row, because they come from one input row, and a handler
+        that is called again may return more or fewer rows for it.
         """
         before = chain([self._last_identity], identities)
         distinct = [each for each, last in zip(identities, before, strict=False) if each != last]

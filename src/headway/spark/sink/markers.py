@@ -134,8 +134,8 @@ class Marked(NamedTuple):
     def is_open(self, part: WritePart) -> bool:
         """Return whether the task is still permitted to write the part.
 
-        It is not if its slot has a marker of this version, if any marker is of a later version, if this version is
-        closed, or if some task of this run did not match an earlier run.
+        The task is no longer permitted to write if its slot has a marker of this version, if any marker is of a later
+        version, if this version is closed, or if some task of this run did not match an earlier run.
         """
         done = max((marker.version for marker in (self.own, self.closed) if marker), default=-1)
         return done < part.version and self.newest <= part.version and not self.is_misfit(part)

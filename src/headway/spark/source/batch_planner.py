@@ -125,7 +125,7 @@ class BatchPlanner:
 
         Raises `KafkaError` if there are any, unless failOnDataLoss is false.
         """
-        if end == self._last:  # it was planned just now, in this run
+        if end == self._last:  # the micro-batch was planned just now, in this run
             return set()
         ids = self._catalog.topic_ids(end.topic_ids)
         replaced = {name for name, planned in end.topic_ids.items() if ids.get(name, planned) != planned}

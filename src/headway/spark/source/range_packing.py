@@ -69,7 +69,7 @@ class TaskOptions:
         """Return how many tasks should read the ranges on a cluster that runs `cores` tasks at a time.
 
         Without options, this is one task for few records, otherwise one task per core, or more if there are many
-        records. If `slow` is set, because handling the records takes long, even few records are divided.
+        records. `slow` says that handling the records takes a long time, so even a few records are divided.
         """
         records = sum(item.length for item in wanted)
         few = records <= RECORDS_FOR_ONE and len(wanted) <= RANGES_FOR_ONE and not slow

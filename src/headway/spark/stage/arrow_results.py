@@ -91,7 +91,7 @@ def _alone(array: pa.Array, index: int, results: ResultType) -> OfArray:
             return OfArray(results.column([checked]), 0, size)
         one, size = _converted(array.take(pa.array([index], pa.int64())), results, MOST_BYTES)
         return OfArray(one, 0, size)
-    except Exception as error:  # from Arrow, or from Python for a value that it cannot represent
+    except Exception as error:  # raised by Arrow, or by Python for a value that it cannot represent
         return OfArray(None, 0, 0, error)
 
 

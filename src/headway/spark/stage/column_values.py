@@ -42,7 +42,7 @@ def values_of(column: pa.Array) -> Sequence[Any]:
     try:
         values: list[Any] = column.to_pylist()
         return list(map(form, values)) if form else values
-    except Exception:  # from Python, for example for a year outside its range, or for text that is not UTF-8
+    except Exception:  # Python raises this, for example, for a year outside its range or text that is not UTF-8
         return _OneByOne(column, form)
 
 

@@ -45,7 +45,7 @@ class Returned(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The time of a retry that would begin after the deadline. It takes the place of the delay in a verdict `Later`.
+    """The time of a retry that would begin after the deadline, used in place of the delay in a verdict `Later`.
 
     `at` is a time of the monotonic clock, and `untried` has the same meaning as in the verdict `Again`.
     """

@@ -7,7 +7,7 @@ from functools import cache, partial
 from headway.execution.event_loop import run_whatever_is_raised
 from headway.runtime.precise_loop import precise_event_loop
 
-LOOP_ANSWERS_WITHIN = 10.0  # seconds that the loop gets to run a callback
+LOOP_ANSWERS_WITHIN = 10.0  # the loop has this many seconds to run a callback
 
 
 @cache

@@ -94,7 +94,7 @@ class RowOutcome:
 
     kind: Kind
     attempts: int = 0
-    result: Any = None  # in the form that `ResultType.checked` returns
+    result: Any = None  # the result, in the form that `ResultType.checked` returns
     size: int = 0  # the size of the result in bytes
     error: tuple[str | None, str | None, str] | None = None
     started: float | None = None

@@ -74,7 +74,10 @@ _LONGEST = 1e10  # seconds, about three centuries; Python can still represent a 
 
 
 def _may_have_ours(headers: pa.Array) -> bool:
-    """Return whether the headers may include one of Headway's. This must be fast, because most batches have none."""
+    """Return whether the headers may include a header of Headway's.
+
+    The check must be fast, because most batches have no such header.
+    """
     try:
         names: Sequence[Any] = headers.flatten().field("key")
         return bool(pc.any(pc.is_in(names, _OURS)).as_py())

@@ -40,7 +40,7 @@ _KINDS = (
 def is_key(kind: DataType) -> bool:
     """Return whether a column of this type can be part of a key, because equal values have equal keys.
 
-    This is not so for VARIANTs and for strings with a collation.
+    Equal VARIANTs, and equal strings with a collation, can have different keys.
     """
     return kind == StringType() if isinstance(kind, StringType) else isinstance(kind, _KINDS)
 

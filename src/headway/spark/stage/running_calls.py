@@ -22,8 +22,8 @@ from headway.spark.stage.deadline import Deadline
 
 _TIMES = 3  # a call is abandoned after this many times its time limit
 LONGER_BY = 10.0  # a call is not abandoned before it is this many seconds late, because a machine can be busy
-MOST_STUCK = 100  # abandoned calls that may still run in this process, each of which holds a thread and its objects
-MOST_LEFT = 1_000  # calls left at a deadline that may still run in this process
+MOST_STUCK = 100  # the maximum number of abandoned calls that still run in this process; each of them holds a thread
+MOST_LEFT = 1_000  # the maximum number of calls left at a deadline that still run in this process
 _FAIR_FRACTION = 0.5  # a call that had less than this fraction of the deadline's time does not count as an attempt
 # How many calls for a row can be left uncounted. After that they count, so that a row whose calls always begin late and
 # never end becomes a dead letter.
@@ -65,7 +65,8 @@ class RunningCalls:
     def end(self, work: Any) -> bool:
         """Record that a call has ended.
 
-        Returns whether the result of the call counts. It does not if the call was abandoned, or left at the deadline.
+        Returns whether the result of the call counts. The result of a call that was abandoned, or left at the deadline,
+        does not count.
         """
         if not self._watches:
             return True

@@ -36,13 +36,13 @@ class Settings:
     park_behind_failed: bool = False  # whether later rows of a key are left unhandled after one row has failed
     level_topics: bool = True  # whether the Kafka topic of a row ends with the row's level
     later: bool = False  # whether rows can be handled again later
-    deadline: float | None = None  # seconds after the first rows of a task at which the task ends
+    deadline: float | None = None  # a task ends this many seconds after its first rows
     batches: Batches | None = None
     arrow_columns: tuple[str, ...] = ()  # the columns of the RecordBatch that the handler gets, if it takes one
     adaptive: bool = False
     on_time_limit: Callable[[InputRow], Any] | None = None  # returns the result of a row whose call took too long
     priority: str | None = None  # the column whose highest values start first
-    expires_after: float | None = None  # seconds after the timestamp of its record at which a row expires
+    expires_after: float | None = None  # a row expires this many seconds after the timestamp of its record
     zone: str = "UTC"  # the session's time zone, in which times without a zone are interpreted
     rate: RateLimit | None = None  # the rate limit that all tasks share
 

@@ -71,7 +71,7 @@ _LEAST_BUFFER = 1_000
 _UNBOUNDED = 2**62
 _AT_A_TIME = 5_000
 _LONGEST_WAIT = 0.1  # seconds between two checks for free memory, because no event wakes the task for it
-_SHORTEST_WAIT = 0.01  # seconds between two checks, after the deadline, whether calls that were about to begin are over
+_SHORTEST_WAIT = 0.01  # after the deadline, seconds between checks of whether calls that were about to begin are over
 
 # In seconds since the epoch: a day before the latest time that Python can represent, because the local time in another
 # time zone can be a day ahead.
@@ -245,7 +245,7 @@ class Stage:
         return self._handler(rows, [Context(work) for work in works])
 
     def _begin(self, job: Job) -> Sequence[Any]:
-        """Return the attempts of a job for which the handler must be called. After the deadline, there are none.
+        """Return the attempts of a job for which the handler must be called, or no attempts after the deadline.
 
         Rows behind a row of their key that parks them or is handled again later are left out.
         """
@@ -289,7 +289,7 @@ class Stage:
                 results = results_of_arrow(result, len(called), self._results)
             else:
                 results = results_of_batch(result, len(called))
-        except BaseException as error:  # for a wrong number of results, from Arrow, or from a class of the user
+        except BaseException as error:  # raised for a wrong number of results, by Arrow, or by a class of the user
             return self._settle(job, dict.fromkeys(called, FatalError(text_of(error))))
         checked = zip(called, results, strict=True)
         return self._settle(job, {work: refused for work, each in checked if (refused := self._check(work, each))})
@@ -307,7 +307,7 @@ class Stage:
         """Put out a row with its result. If the result does not fit the schema, returns an error instead."""
         try:
             checked, size = self._results.checked(result)
-        except BaseException as error:  # from Arrow, from Python (OverflowError), or from a class of the user
+        except BaseException as error:  # raised by Arrow, by Python (OverflowError), or by a class of the user
             return FatalError(str(not_run(result) or self._results.refusal(error)))
         row: StageRow = work.record
         self._held.put(row, RowOutcome("ok", work.attempt, checked, size, None, row.started, time.time()))
@@ -391,7 +391,7 @@ class Stage:
     def _again_at(self, work: Any, at: float) -> float:
         """Return the time at which a row is handled again, which is `at` unless the order of its key requires another.
 
-        It must not be before the time of an earlier row of the key, or after the time of a later one.
+        This time must not be before the time of an earlier row of the key, or after the time of a later row.
         """
         at = min(at, _LATEST)
         if work.lane is ALONE:
