@@ -43,7 +43,7 @@ class Again(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """The verdict not to try again, with the reason.
+    """The decision not to try again, with the reason.
 
     `tried_out` is True if the only reason is that all allowed attempts have failed.
     """

@@ -145,7 +145,7 @@ def after_attempt(
 
 
 def counts_for(history: History, group: str) -> bool:
-    """Return whether the attempts in a history were made by this group, or by an unknown one."""
+    """Return whether the attempts in a history were made by this group, or by an unknown group."""
     return history.group in (None, _plain(group, _LONGEST_NAME))
 
 

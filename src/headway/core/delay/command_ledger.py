@@ -134,13 +134,14 @@ class CommandLedger:
                 self._take(fresh, command, now)
 
     def _put(self, offset: int, command: PutRecord, now: int) -> None:
-        """Schedule a record under a user's own id, unless a schedule is pending that must not be replaced."""
+        """Schedule a record under an id that the caller chose, unless a pending schedule must not be replaced."""
         put, fetched, schedule = command
         change = self._changes.get(schedule.id)
         if change and change.due is not None and put.if_pending != "replace":
             self._answer(offset, put, Settled.REFUSED)
             return
-        # Undecided reschedules of the earlier schedule have succeeded: they came before this schedule replaced it.
+        # Undecided reschedules of the earlier schedule have succeeded, because they arrived before this schedule
+        # replaced it.
         self._answer_all(schedule.id, Settled.RESCHEDULED)
         if held := self._waiting.get(schedule.id):
             self._waiting.remove(held)

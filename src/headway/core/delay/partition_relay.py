@@ -397,7 +397,7 @@ class PartitionRelay:
     # Records that have left their delay topics
 
     def passed(self, now: int) -> float:
-        """Return a time. All records due before it have left their delay topics and memory, even slow ones."""
+        """Return a time before which all due records have left their delay topics and memory, even slow records."""
         own = self._windows[MEMORY]
         if not (self.waiting.is_restored and own.head is None and own.ended):
             return -math.inf

@@ -32,7 +32,7 @@ class LostPlace(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """True if the log does have the offset, or if the offset is the end of the log."""
+        """True if the log has the offset, or if the offset is the end of the log."""
         return self.first <= self.offset <= self.end
 
     @property

@@ -135,8 +135,8 @@ class FetchTurns:
     def drop(self, partition: TopicPartition) -> None:
         """Drop the buffered records of a partition after a seek, and let its further records go to the common queue."""
         if self._side and partition in self._buffer.held:
-            # librdkafka itself drops the collected records from before the seek. Those from after the seek must come
-            # first.
+            # librdkafka itself drops the records that were collected before the seek. The records that were collected
+            # after the seek must precede later records of the partition in the common queue.
             self._side.pour([self._client.addresses.name(partition)])
         self._buffer.drop(partition)
 
