@@ -80,5 +80,5 @@ def find_runtime(options: Sequence[str] = ()) -> Runtime:
 
 
 def _key(java: Path) -> str:
-    """Return a name for the archive of this Java and these jars. It changes when the Java is updated."""
+    """Return a name for the archive of this Java and these jars. The name changes when this Java is updated."""
     return hashlib.sha256(f"{java.resolve()} {java.stat().st_mtime_ns} {lock_text()}".encode()).hexdigest()[:12]

@@ -18,7 +18,7 @@ _STEPPED_BY = 0.5  # seconds that the wall clock must jump before the brokers' t
 
 
 class BrokersTime:
-    """The brokers' time, as far as this machine knows it. Before the first call of `ask`, it is this machine's time.
+    """The brokers' time, as far as this machine knows it. Before the first call of `ask`, this machine's time is used.
 
     Args:
         connection: The settings to reach Kafka with.

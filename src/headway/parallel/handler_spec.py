@@ -32,9 +32,9 @@ class HandlerSpec:
     def checked(self, executor: str | None) -> WithContext:
         """Return the handler in the form in which executors call it.
 
-        It takes a record and its context, or with batches a list of each, and returns yielded outputs as a list. Raises
-        `ConfigError` for a handler or an `on_output` that cannot be called with its arguments, and for a handler that
-        the executor cannot run.
+        The result takes a record and its context, or with batches a list of each, and returns yielded outputs as a
+        list. Raises `ConfigError` for a handler or an `on_output` that cannot be called with its arguments, and for a
+        handler that the executor cannot run.
         """
         if self.batches is None:
             handle = with_context(self.handler)

@@ -253,7 +253,7 @@ def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> Deliver
 def producer_for(
     settings: OutputSettings, connection: Config, transactional_id: str | None, most_bytes: int
 ) -> ProducerClient:
-    """Make the producer for outputs. It is transactional if there is a `transactional_id`, and idempotent otherwise.
+    """Make the producer for outputs: a transactional one if there is a `transactional_id`, otherwise an idempotent one.
 
     A transactional producer also sends dead letters, so its `message.max.bytes` is `most_bytes`.
     """

@@ -115,7 +115,7 @@ class Clock:
     @property
     def schedules(self) -> list[Scheduled]:
         """The pending records in the order of their due times, which are the times on this clock."""
-        self._deliveries.await_relay()  # so that all commands have become schedules, and cancellations are carried out
+        self._deliveries.await_relay()  # until all commands, including cancellations, are carried out
         return list(starmap(scheduled_of, self._deliveries.pending()))
 
     def _position(self, worker: Worker, place: Partition) -> int:

@@ -188,10 +188,10 @@ def _report_of(counts: ParallelMetrics) -> MemberReport:
 
 
 def main() -> None:
-    """Do the job that is received on the socket. The last argument is only there for people who read process lists."""
+    """Do the job that is received on the socket. The last argument only serves people who read process lists."""
     supervisor, table = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     for descriptor in (supervisor.fileno(), table):
-        os.set_inheritable(descriptor, False)  # processes that a handler starts must not inherit it
+        os.set_inheritable(descriptor, False)  # processes that a handler starts must not inherit the descriptor
     code = WorkingMember(supervisor, table).run()
     # Do not end normally: Python would wait for a thread that a handler has started, which might never end.
     last_resort = threading.Timer(LEAVE_WITHIN, os._exit, [code])

@@ -1,7 +1,7 @@
 """Limits the attempts that start per second, with a token bucket that has this member's share of the group's rate.
 
-Invariant: in any period, the number of starts exceeds what the rate allows by no more than a burst, which is what the
-rate allows in a twentieth of a second, or one start if that is more.
+Invariant: in any period, the number of starts exceeds the number that the rate allows by at most one burst. A burst is
+the number of starts that the rate allows in a twentieth of a second, but at least one.
 """
 
 import math

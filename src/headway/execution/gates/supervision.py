@@ -159,7 +159,7 @@ class Supervision(Gate):
         self._table.leave(work)
         if work is not self.alone:
             return False
-        if not self._is_waiting:  # the suspect has run alone, and the process is alive, so it is no suspect
+        if not self._is_waiting:  # the process is alive after the suspect ran alone, so the suspicion ends
             self._suspects.pop(_address(work), None)
         self.alone = None
         return True

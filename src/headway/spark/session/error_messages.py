@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 
 from headway.errors import HeadwayError
 
-# Matches one of our errors in the message of an error of Spark's. It was raised in a Python worker.
+# Matches one of our errors, raised in a Python worker, in the message of an error of Spark's.
 _OURS = re.compile(r"^.*headway\.errors\.\w+: (.+)$", re.MULTILINE)
 
 

@@ -138,7 +138,7 @@ def outputs(
         return observed_records(exploded, dead_letter_topic).select("record.*")
     # A row without records is passed on with its identity, because it may have records when it is handled again. The
     # target topics are in the metadata, because the sink compares rows by their identities alone: without the topics,
-    # it would take a write to other topics for a repetition.
+    # the sink would take a write to other topics for a repetition.
     targets = {TARGETS: sorted({dead_letter_topic, *(record.topic for record in records)})}
     identified = known_by.alias("identity", metadata=targets)
     exploded = outcomes.select(identified, sf.explode_outer(each).alias("record"))
