@@ -17,7 +17,7 @@ from tests.models.work_life import WORK_TRANSITIONS
 PAGE = Path(__file__).parents[2] / "docs" / "design" / "states.md"
 
 TABLES: dict[str, Mapping[Any, StrEnum]] = {
-    "The life of a work": WORK_TRANSITIONS,
+    "The life of an attempt": WORK_TRANSITIONS,
     "The life of a partition at a member of a group": ASSIGNMENT_TRANSITIONS,
     "The life of a partition at a consumer": PARTITION_TRANSITIONS,
     "The life of a schedule": SCHEDULE_TRANSITIONS,
