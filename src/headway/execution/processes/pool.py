@@ -125,8 +125,8 @@ class Processes(Executor):
 
     def _fill(self, child: Process, size: int) -> bool:
         """Send waiting jobs to the child. If the child has no jobs, wait for one. Returns False when the run ends."""
-        # If a chunk is a single job, jobs take long. Then the next job stays in the queue, where another process can
-        # take it.
+        # If a chunk is a single job, jobs take a long time. Then the next job stays in the queue, where another process
+        # can take it.
         while child.chunks < (_AHEAD if size > 1 else 1):
             jobs = self._collect(size, wait=not child.chunks)
             if jobs is None:
