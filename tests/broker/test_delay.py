@@ -402,7 +402,10 @@ def test_a_relay_and_a_scheduler_go_on_when_all_topics_are_deleted_and_made_anew
         deliver("after", 0.1)
         wait_until(lambda: not looks_for_delay_topics())
         deliver("in the new line", 3.1)
-    assert len(cluster.read()) == 60
+    # A relay that has not noticed the new topics delivers from them, too. Its successor begins at their first record.
+    assert {message.key() for message in cluster.read()} == {
+        b"%s %d" % (name, number) for name in (b"before", b"after", b"in the new line") for number in range(20)
+    }
 
 
 @pytest.mark.slow

@@ -59,8 +59,9 @@ class StoredState:
     """The decoded state of a partition, which earlier ticks have stored.
 
     If a topic was deleted and created again, the progress that was stored for it is ignored, because its offsets do not
-    belong to the new topic. A value that cannot be read is also ignored; then `unreadable` has a sentence about it, by
-    its key.
+    belong to the new topic. Progress without ids of the topics is ignored, too: each relay stores the ids first, so the
+    topic of the state is new, and a relay that has not noticed that yet has stored its progress in the old topics. A
+    value that cannot be read is also ignored; then `unreadable` has a sentence about it, by its key.
 
     Args:
         stored: The latest value of each key.
@@ -76,7 +77,10 @@ class StoredState:
         self._ends = ends or {}
         self._stored = stored
         before = self._read(TOPICS_KEY, _read_topics, dict[str, str]())
-        self.of_topics_before = [key for key in topics if before.get(key, topics[key]) != topics[key]]
+        if TOPICS_KEY in stored:
+            self.of_topics_before = [key for key in topics if before.get(key, topics[key]) != topics[key]]
+        else:
+            self.of_topics_before = [key for key in topics if key in stored]
         self.topics = msgspec.json.encode(topics) if topics and topics != before else None
         stored = {key: value for key, value in stored.items() if key not in self.of_topics_before}
         self._stored = stored

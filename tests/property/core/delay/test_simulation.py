@@ -353,6 +353,23 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning_though_as_much_wa
     delivered_once(world, schedules)
 
 
+def test_progress_that_an_old_relay_stored_in_a_new_topic_hides_no_record_of_new_topics() -> None:
+    world = World(LADDER, random.Random(10), topics={"memory": "a", "line:4000": "b", "commands": "c"})
+    for number in range(30):
+        world.schedule(f"{number}", 5_000)
+    world.run_until(world.now + 6_000)
+    world.topics = {"memory": "d", "line:4000": "e", "commands": "f"}
+    for delay_topic in (MEMORY, 4_000):
+        world.logs[delay_topic] = []
+    # The topic of the state is new, too: it has what the relay stored before it noticed, and no ids.
+    assert world.stored.pop("topics")
+    world.delivered.clear()
+    schedules = [world.schedule(f"new {n}", 5_000 if n % 2 else 100) for n in range(80)]
+    world.crash()
+    world.run_until(world.now + 6_000)
+    delivered_once(world, schedules)
+
+
 @pytest.mark.slow
 def test_lines_may_change_while_records_are_pending() -> None:
     world = World(LADDER, random.Random(10))
