@@ -253,7 +253,7 @@ class GroupClient:
             return AuthorizationError(f"{ended}: {right.missing(self.config)} Then create a new consumer.")
         return KafkaError(
             f"{ended}: {error.str()}. Create a new consumer. If another consumer has the same group.instance.id, give "
-            "each of them a different one."
+            "each consumer an id of its own."
         )
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
