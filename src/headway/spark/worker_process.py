@@ -107,7 +107,7 @@ class TaskSupervisor:
                 news = self._suspects.died(ran, how, time.time())
             delay = deaths.delay(time.monotonic() - born, by_records=True)
             log.error(
-                "%s %s while it was handling %d records. From now on each of them runs alone.",
+                "%s %s while it was handling %d records. From now on, each of these records runs alone.",
                 self._task.name,
                 how,
                 len(ran),

@@ -217,7 +217,9 @@ class Walk:
         self._letters, self._outputs = Log(cluster, f"{self._topic}-dead"), Log(cluster, f"{self._topic}-out")
         self._plan = Plan(folder, f"{self._topic}-out" if self.chosen.is_transactional else None)
         settings = cluster.config({"linger.ms": 1, "log_level": 0})
-        self._producer: Any = Producer(settings | {"levels": levels}) if levels else Producer(settings)
+        # With idempotence, a record that a new partition refuses can end in doubt, but the ledger must be certain.
+        sends = settings | {"enable.idempotence": False}
+        self._producer: Any = Producer(sends | {"levels": levels}) if levels else Producer(sends)
         self._sent: list[Sent] = []
         self._seeks: list[tuple[int, int, int]] = []  # level, partition and offset
         self._cuts: list[float] = []  # the times of stops without drain

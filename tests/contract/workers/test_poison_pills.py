@@ -119,7 +119,7 @@ def test_several_records_that_kill_are_told_apart(kafka_cluster: Cluster, start:
     command.ends(0)
     assert {letter["value"] for letter in found} == killers
     # At the most two deaths for each, and each had its own.
-    assert 4 <= command.log.count("From now on each of them runs alone") <= 6
+    assert 4 <= command.log.count("From now on, each of these records runs alone") <= 6
 
 
 @pytest.mark.slow
