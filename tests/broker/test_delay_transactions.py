@@ -142,7 +142,7 @@ def test_what_a_relay_has_to_answer_is_refused_within_a_transaction(cluster: Del
                 producer.scheduler.cancel(handle)
             with pytest.raises(ConfigError, match="cannot be cancelled or rescheduled while a transaction"):
                 producer.scheduler.reschedule(str(handle), 5)
-            with pytest.raises(ConfigError, match="relays see a transaction only when it is committed"):
+            with pytest.raises(ConfigError, match="relays do not see records of a transaction before it is committed"):
                 producer.scheduler.send_later("k", b"v", cluster.target, 60, id="1", if_pending="refuse")
             producer.scheduler.send_later("k", b"v", cluster.target, 60, id="1", if_pending="keep")
         with cluster.relay():
