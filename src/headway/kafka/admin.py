@@ -119,15 +119,14 @@ class Admin:
 
     def _listing_of(self, named: Collection[str], wanted: str) -> TopicListing:
         seen: dict[str, int] = {}
-        missing: dict[str, None] = {}
-        for topic, answer in self._descriptions(named, _ANY_ANSWER_WITHIN).items():
-            try:
-                seen[topic] = len(answer.result().partitions)
-            except ck.KafkaException as error:
-                if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    missing[topic] = None
-                elif not is_refusal(error.args[0]):
-                    raise self._not_described(topic, error) from error
+        missing: list[str] = []
+        for topic, about in self._descriptions(named, _ANY_ANSWER_WITHIN).items():
+            if about is None:
+                missing.append(topic)
+            elif not isinstance(about, ck.KafkaException):
+                seen[topic] = len(about.partitions)
+            elif not is_refusal(about.args[0]):
+                raise self._not_described(topic, about) from about
         return TopicListing(seen, self._partitions_of, wanted, missing)
 
     def _partitions_of(self, topics: Collection[str], wanted: str) -> dict[str, int | None]:
@@ -147,16 +146,23 @@ class Admin:
         found: dict[str, TopicDescription | None] = dict.fromkeys(topics)
         if mock_at(self._servers):
             return found
-        for topic, answer in self._descriptions(topics, within).items():
+        for topic, about in self._descriptions(topics, within).items():
+            if isinstance(about, ck.KafkaException):
+                raise self._not_described(topic, about, wanted) from about
+            found[topic] = about
+        return found
+
+    def _descriptions(
+        self, topics: Collection[str], within: float
+    ) -> "dict[str, TopicDescription | ck.KafkaException | None]":
+        """Return the description of each topic that can exist, None if it does not, or why Kafka does not give it."""
+        found: dict[str, TopicDescription | ck.KafkaException | None] = {}
+        for topic, answer in ask_about_topics(self._client, list(filter(is_topic_name, topics)), within).items():
             try:
                 found[topic] = answer.result()
             except ck.KafkaException as error:
-                if error.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self._not_described(topic, error, wanted) from error
+                found[topic] = None if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART else error
         return found
-
-    def _descriptions(self, topics: Collection[str], within: float) -> "Mapping[str, Future[TopicDescription]]":
-        return ask_about_topics(self._client, list(filter(is_topic_name, topics)), within)
 
     def _not_described(self, topic: str, error: ck.KafkaException, operation: str = "Describe") -> KafkaError:
         refused = why_refused(error.args[0], operation, self._settings, topic=topic)
