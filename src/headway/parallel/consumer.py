@@ -24,7 +24,8 @@ from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
 from headway.execution.gates.start_rate import StartRate
 from headway.execution.gates.supervision import Supervision
-from headway.execution.handlers import BatchHandler, Handler, ResultReceiver
+from headway.execution.handler_calls import ResultReceiver
+from headway.execution.handlers import BatchHandler, Handler
 from headway.execution.metrics import ParallelMetrics
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, register_for_forks

@@ -5,7 +5,8 @@ from typing import Any
 
 from headway.declarations import called, check_kind, is_coroutine_function, is_generator_function
 from headway.errors import ConfigError
-from headway.execution.handlers import BatchHandler, Handler, ResultReceiver, WithContext, collecting, with_context
+from headway.execution.handler_calls import ResultReceiver
+from headway.execution.handlers import BatchHandler, Handler, WithContext, collecting, with_context
 from headway.parallel.batches import Batches
 from headway.parallel.callbacks import check_callback
 from headway.parallel.outputs import OnOutput

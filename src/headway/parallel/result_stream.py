@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from headway.execution.dispatch import Dispatch
-from headway.execution.handlers import ResultReceiver, not_run
+from headway.execution.handler_calls import ResultReceiver, not_run
 from headway.execution.jobs import Job
 from headway.parallel.callbacks import check_callback
 from headway.parallel.stream import Owner, PutResult, Stream

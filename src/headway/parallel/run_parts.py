@@ -16,7 +16,8 @@ from headway.execution.event_loop import EventLoop
 from headway.execution.executor import Executor
 from headway.execution.failures import Letters
 from headway.execution.gates.supervision import Supervision
-from headway.execution.handlers import BatchCalls, RecordCalls, ResultReceiver, WithContext
+from headway.execution.handler_calls import BatchCalls, RecordCalls, ResultReceiver
+from headway.execution.handlers import WithContext
 from headway.execution.lifespan import Life, with_state
 from headway.execution.processes.messages import Deserializers
 from headway.execution.running_table import RunningTable

@@ -40,7 +40,8 @@ from headway.execution.executor import Executor
 from headway.execution.gate import Gate
 from headway.execution.gates.adaptive_limit import AdaptiveLimit
 from headway.execution.gates.expiry_gate import ExpiryGate
-from headway.execution.handlers import failures_of, not_run, with_context
+from headway.execution.handler_calls import failures_of, not_run
+from headway.execution.handlers import with_context
 from headway.execution.jobs import Job
 from headway.execution.lifespan import with_state
 from headway.execution.threads import Threads

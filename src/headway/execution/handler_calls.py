@@ -1,0 +1,160 @@
+"""Calls handlers with a record or a batch, and reports the outcomes to the dispatch.
+
+An executor calls the handler, reports the outcome, and gets the next job in return.
+"""
+
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, Coroutine, Generator, Mapping
+from typing import Any, Protocol
+
+from headway.core.user_errors import is_error
+from headway.declarations import called
+from headway.errors import BatchError, ConfigError, HeadwayError
+from headway.execution.context import Context
+from headway.execution.dispatch import Dispatch
+from headway.execution.handlers import WithContext, WithoutContext
+from headway.execution.jobs import Job, RecordWork
+from headway.records.record_types import ProducerRecord
+
+
+class ResultReceiver(Protocol):
+    """Receives the return values of handlers, and reports to the dispatch when the records are done."""
+
+    def take_result(self, job: Job, returned: Any) -> Job | None:
+        """Receive a handler's return value. Returns the next job for the freed slot, or None."""
+
+
+class CallCheck(Protocol):
+    """Checks each job before the handler is called. Only a supervised process has such a check."""
+
+    def fail_as_before(self, job: Job) -> None:
+        """Raise an error if the process died during the last attempt of the job, so that the handler is not called."""
+
+
+class _Calls:
+    """Calls a handler, and reports the outcome to the dispatch.
+
+    Args:
+        handler: The handler.
+        dispatch: The dispatch that the outcomes are reported to.
+        receiver: Receives the return values. Without it, the records are done when the handler returns.
+        check: Checks each job before the handler is called, if this process is supervised.
+    """
+
+    def __init__(
+        self,
+        handler: WithContext,
+        dispatch: Dispatch,
+        receiver: ResultReceiver | None = None,
+        check: CallCheck | None = None,
+    ) -> None:
+        self._handler = handler
+        self._dispatch = dispatch
+        self._receiver = receiver
+        self._check = check
+
+    def returned(self, job: Job, result: Any) -> Job | None:
+        """Report the handler's return value. Returns the next job for the freed slot, or None."""
+        if result is not None:
+            if error := not_run(result):
+                return self.raised(job, error)
+            if self._receiver is None and (unsent := _unsent(self._handler, result)):
+                self.give_up(unsent)
+                return None
+        return self._receiver.take_result(job, result) if self._receiver else self._done(job)
+
+    def raised(self, job: Job, error: BaseException) -> Job | None:
+        """Report the exception that the handler raised. Returns the next job for the freed slot, or None."""
+        return self._dispatch.complete(job, error)
+
+    def _done(self, job: Job) -> Job | None:
+        return self._dispatch.complete(job)
+
+    def give_up(self, failure: HeadwayError) -> None:
+        """End the run with this error."""
+        self._dispatch.give_up(failure)
+
+
+class RecordCalls(_Calls):
+    """Calls a handler of single records."""
+
+    def call(self, job: Job) -> Any:
+        """Call the handler with a record."""
+        if self._check:
+            self._check.fail_as_before(job)
+        work, handler = job[0], self._handler
+        if isinstance(handler, WithoutContext):  # call the inner handler, so that no context is made
+            return handler.alone(work.record)
+        return handler(work.record, Context(work))
+
+    def _done(self, job: Job) -> Job | None:
+        return self._dispatch.done(job[0])
+
+
+class BatchCalls(_Calls):
+    """Calls a handler of batches."""
+
+    def call(self, job: Job) -> Any:
+        """Call the handler with the records of a batch."""
+        if self._check:
+            self._check.fail_as_before(job)
+        return self._handler([work.record for work in job], [Context(work) for work in job])
+
+    def raised(self, job: Job, error: BaseException) -> Job | None:
+        """Report the exception that the handler raised. Returns the next job for the freed slot, or None.
+
+        If it is a `BatchError`, only the records that it names have failed. Otherwise all records of the batch have.
+        """
+        failures = failures_of(job, error)
+        done = [(work, ()) for work in job if work not in failures]
+        return self._dispatch.complete_each(done, failures.items())
+
+
+def not_run(result: Any, name: str = "The handler") -> ConfigError | None:
+    """Return the error for a call that returned a coroutine or generator, because nothing would run it.
+
+    Returns None for any other result. A decorator or a lambda can hide the kind of function that it calls, so this
+    cannot be checked before the handler returns.
+    """
+    # `type` is used instead of `isinstance`, because an object can claim any `__class__`.
+    if not issubclass(type(result), (Coroutine, Generator, AsyncGenerator)):
+        return None
+    if inspect.iscoroutine(result) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
+        result.close()  # otherwise Python warns that it was never awaited
+    return ConfigError(
+        f"{name} returned a {type(result).__name__}, so its code has not run. If it is a decorator or a lambda around "
+        "an async def, write it as an async def that awaits. If it yields, write it without yield."
+    )
+
+
+def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
+    """Return the error for a result with a `ProducerRecord` that would not be sent, or None for any other result."""
+    results = result if type(result) in (list, tuple) else (result,)
+    if not any(issubclass(type(each), ProducerRecord) for each in results):
+        return None
+    name = called(handler.alone if isinstance(handler, WithoutContext) else handler)
+    return ConfigError(
+        f"The handler {name} returned a ProducerRecord, which would be lost, because run and run_async send nothing. "
+        "Call run_and_produce, with batches=Batches(...) for a handler of batches, or return None. For a @worker, "
+        "declare the topics with produces=. The consumed record is not done, so the next run handles it again."
+    )
+
+
+def failures_of(job: Job, error: BaseException) -> Mapping[RecordWork, BaseException]:
+    """Return the failed attempts of a batch with their errors.
+
+    These are the attempts that a `BatchError` names. After any other error all attempts have failed with that error.
+    """
+    # If the indexes are invalid, or a user's subclass of BatchError raises, all attempts have failed.
+    with contextlib.suppress(BaseException):
+        if issubclass(type(error), BatchError):
+            return _named_failures(job, error)  # type: ignore[arg-type]
+    return dict.fromkeys(job, error)
+
+
+def _named_failures(job: Job, error: BatchError) -> Mapping[RecordWork, BaseException]:
+    failures = dict(error.failures)
+    if not failures.keys() <= set(range(len(job))) or not all(map(is_error, failures.values())):
+        raise ValueError("The BatchError names records that are not in the batch, or has values that are not errors.")
+    return {job[index]: failure for index, failure in failures.items()}
