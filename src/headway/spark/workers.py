@@ -154,7 +154,10 @@ class ClusterWorkers:
         self._ending = threading.Event()
         self._mistake = ""
         self._results: list[ParallelMetrics] = []
-        self._threads = [InheritableThread(target=self._keep_alive, args=(index,), daemon=True) for index in range(n)]
+        self._threads = [
+            InheritableThread(target=self._keep_alive, name=f"headway-worker-{index}", args=(index,), daemon=True)
+            for index in range(n)
+        ]
         for thread in self._threads:
             thread.start()
 
