@@ -1,6 +1,6 @@
 """Headway for PySpark: Kafka topics by priority as a source and sink, and handlers that run in parallel on a cluster.
 
-The module that defines a public name is imported when the name is first used, as in the package `headway`.
+As in the package `headway`, the module that defines a public name is imported when the name is first used.
 """
 
 from headway.runtime.lazy_import import importer

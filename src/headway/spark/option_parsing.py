@@ -19,7 +19,7 @@ LARGEST = 2**63 - 1
 """The largest of Kafka's offsets and times, and of Spark's whole numbers."""
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_DIGITS = 40  # how many digits of a number are parsed
+_DIGITS = 40  # the maximum number of digits that are parsed
 _PRIORITIES_EXAMPLE = '{"payments": 2, "clicks": 0}: topic, level'
 _DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|h|d)")
 
@@ -29,7 +29,7 @@ def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) 
 
     The error suggests the most similar name. The names in `options` must be in lower case.
     """
-    if not options or "provider" in options:  # true when Spark requests the columns of a table in its catalog
+    if not options or "provider" in options:  # this is the case if Spark requests a catalog table's columns
         raise ConfigError(
             f"The headway {kind} needs the option kafka.bootstrap.servers, but it got no options. Set it, as in "
             '.option("kafka.bootstrap.servers", "host:9092"). Spark does not pass the options of CREATE TABLE to data '
@@ -56,7 +56,7 @@ def kafka_settings(kind: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def bounded_number(name: str, value: str, least: int, meaning: str, most: int = LARGEST) -> int:
-    """Parse a whole number from `least` to `most`. `meaning` explains in the error what the number is for."""
+    """Parse a whole number from `least` to `most`. The error contains `meaning`, which says what the number is for."""
     number = _number(value)
     if number is None or number < least:
         raise ConfigError(
@@ -68,7 +68,7 @@ def bounded_number(name: str, value: str, least: int, meaning: str, most: int = 
 
 
 def _number(value: str) -> int | None:
-    """Parse a text that consists of digits. Returns None for any other text.
+    """Parse text that consists only of digits. Returns None for any other text.
 
     Only the first 40 digits are parsed, because Python refuses to convert thousands of digits. A number of 40 digits is
     already too large for any option, so the caller rejects it.
@@ -77,14 +77,14 @@ def _number(value: str) -> int | None:
 
 
 def choice(name: str, value: str, choices: Sequence[str]) -> str:
-    """Return the value in lower case. Raises `ConfigError` unless it is one of the choices, in any case."""
+    """Return the value in lower case. Raises `ConfigError` unless the value, ignoring case, is one of the choices."""
     if value.lower() not in choices:
         raise ConfigError(f"The option {name} is {value!r}. Choose {', '.join(choices[:-1])} or {choices[-1]}.")
     return value.lower()
 
 
 def true_or_false(name: str, value: str) -> bool:
-    """Parse `true` or `false`, in any case."""
+    """Parse `true` or `false`, ignoring case."""
     return choice(name, value, ("true", "false")) == "true"
 
 
@@ -103,8 +103,8 @@ def duration(name: str, value: str) -> float:
 def moment_ms(value: str) -> int | None:
     """Parse a time into milliseconds since the epoch. Returns None for a time without a zone, and for any other text.
 
-    A time before 1970 becomes 0, because records are not older than that, and because Kafka gives negative numbers
-    another meaning.
+    A time before 1970 becomes 0, because no records are that old, and because negative numbers have a special meaning
+    in Kafka.
 
     >>> moment_ms("2026-01-01T00:00:00Z"), moment_ms("1767225600000"), moment_ms("soon")
     (1767225600000, 1767225600000, None)
@@ -119,7 +119,7 @@ def moment_ms(value: str) -> int | None:
 
 
 def json_object(name: str, value: str, example: str) -> Mapping[str, Any]:
-    """Parse a JSON object. Raises `ConfigError`, which shows `example`, for any other value."""
+    """Parse a JSON object. For any other value, raises a `ConfigError` that shows `example`."""
     try:
         form = json.loads(value)
     except (ValueError, RecursionError):  # Python also raises ValueError for a number with thousands of digits

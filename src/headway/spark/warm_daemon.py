@@ -13,7 +13,7 @@ from pyspark.daemon import manager
 _OF_TASKS = ("headway.spark.source.data_source", "headway.spark.sink.writers", "headway.spark.stage.task")
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["pyspark.worker"]:  # any other daemon is for planning queries, and forks only one worker
+    if sys.argv[1:] == ["pyspark.worker"]:  # a daemon for other workers only plans queries, and forks a single worker
         for name in _OF_TASKS:
             import_module(name)
     manager()

@@ -2,8 +2,8 @@
 
 If a handler that runs in the task itself killed its process, Spark would start the task again with the same record, and
 could not find out which record was the cause. So the task runs no handler, but starts a process that does. If this
-process dies, the task reads which records were running, and starts another process. It also informs all tasks of the
-run through Kafka, because any of them may be assigned the partition next.
+process dies, the task reads which records were running, and starts another process. The task also informs all other
+tasks of the run through Kafka, because any of them may be assigned the partition next.
 """
 
 import contextlib
@@ -30,11 +30,12 @@ from headway.parallel.consumer import ParallelConsumer
 log = logging.getLogger(__name__)
 
 STOP = b"stop"
-"""The message by which all workers of a run are stopped: they drain and leave their groups."""
+"""The message that stops all workers of a run: when they receive it, they drain and leave their groups."""
 
-_LOOK_FOR_TASK_EVERY = 0.2  # seconds between checks that the worker process is still alive
+_LOOK_FOR_TASK_EVERY = 0.2  # seconds between checks of whether the worker process still runs
 _LEAVE_WITHIN = 10.0  # a process has this many seconds to leave its group after its task has ended
-# The number of suspects in one message. Each takes at most a few hundred bytes, and a record can have a megabyte.
+# The number of suspects in one message. A suspect takes at most a few hundred bytes, and the message must fit into a
+# record of one megabyte.
 _IN_ONE_RECORD = 500
 
 
@@ -136,7 +137,8 @@ class _WorkerProcess:
     """The process of a worker, as its task uses it."""
 
     def __init__(self, task: Task, suspects: list[Suspect]) -> None:
-        # The process is not forked, because it would then share the task's socket to Spark and its Kafka clients.
+        # The process is not forked, because a forked process would share the task's Kafka clients and its socket to
+        # Spark.
         context = multiprocessing.get_context("spawn")
         self._table = make_table_file()
         self._pipe, theirs = context.Pipe()
@@ -163,7 +165,7 @@ class _WorkerProcess:
             raise EOFError from error
 
     def exit_code(self) -> int | None:
-        """Return the exit code of the process, or None if it has not ended after a second."""
+        """Return the exit code of the process, or None if the process has not ended within a second."""
         if self._process.exitcode is None:
             self._process.join(1.0)
         return self._process.exitcode

@@ -86,7 +86,7 @@ class WorkerTask:
         return Ended(consumer.metrics(), "")
 
     def mistake(self, error: HeadwayError) -> "Ended":
-        """Return how the task ends after an error that would occur again. Raises the error if a retry might succeed."""
+        """Return how the task ends if the error would occur again. Raises the error if a retry might succeed."""
         is_refused = isinstance(error, AuthenticationError) and not error.was_connected
         if is_refused or isinstance(error, (AuthorizationError, ConfigError, HandlerError, LifespanError)):
             return Ended(None, f"{self.worker}: {error}")
@@ -95,7 +95,7 @@ class WorkerTask:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a worker's task ended: its metrics, or the error message because of which it must not be started again."""
+    """How a worker's task ended: its metrics, or an error message if it must not be started again."""
 
     metrics: ParallelMetrics | None
     mistake: str

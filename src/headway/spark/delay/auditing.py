@@ -6,10 +6,10 @@ The functions do not need Kafka. They compare DataFrames of scheduled, cancelled
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql import functions as F  # noqa: N812  # Spark's documentation uses this name
 
 FAULTS = ("never_scheduled", "delivered_though_cancelled", "lost", "duplicated", "early")
-"""The verdicts that should not occur. If several apply to a record, it gets the first of them."""
+"""The verdicts that should not occur. If several apply to a record, the record gets the first of them."""
 
 VERDICTS = ("delivered", "cancelled", "pending", *FAULTS)
 
@@ -29,8 +29,8 @@ def audit(
     Args:
         scheduled: The scheduled records, with the columns `id` and `due`, a timestamp. If an id occurs twice, two
             deliveries are expected: the first delivery is compared with the first due time, and so on.
-        delivered: The delivered records, with the columns `id` and `delivered`, the timestamp of the record. This is
-            the time of the broker if the topic has message.timestamp.type=LogAppendTime.
+        delivered: The delivered records, with the columns `id` and `delivered`, the timestamp of the record. With
+            message.timestamp.type=LogAppendTime, the timestamp is the time at which the broker stored the record.
         cancelled: The records that were settled as cancelled, with the column `id`.
         until: The time up to which deliveries are expected. By default, this is the current time.
     """
@@ -54,7 +54,10 @@ def audit(
 
 
 def summary(audited: DataFrame) -> DataFrame:
-    """Return one row with the number of ids for each verdict, and the lateness in ms (`late_p50` to `late_max`)."""
+    """Return one row with the number of ids for each verdict, and with percentiles of the lateness in milliseconds.
+
+    The percentiles are the columns `late_p50` to `late_max`.
+    """
     counts = [F.count_if(F.col("verdict") == verdict).alias(verdict) for verdict in VERDICTS]
     percentiles = [F.percentile_approx("late_ms", p / 100, _ACCURACY).alias(f"late_p{p}") for p in _PERCENTS]
     return audited.agg(F.count("*").alias("ids"), *counts, *percentiles, F.max("late_ms").alias("late_max"))

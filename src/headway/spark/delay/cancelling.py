@@ -73,7 +73,7 @@ _SCHEMA = pa.schema([("outcome", pa.string()), ("count", pa.int64())])
 
 
 def _cancel(handles: Iterator[str], config: Mapping[str, Any], name: str, timeout: float) -> Counter[str]:
-    """Send the cancellations of a task, with a bounded number of them unanswered at a time."""
+    """Send the cancellations of one task. At most 5,000 of them are unanswered at any time."""
     counts: Counter[str] = Counter()
     asked: deque[ChangeRequest] = deque()
     first = next(handles, None)
@@ -91,7 +91,7 @@ def _cancel(handles: Iterator[str], config: Mapping[str, Any], name: str, timeou
 
 
 def _settle(request: ChangeRequest, counts: Counter[str], timeout: float) -> None:
-    # After one answer is late, do not wait for the other answers, because no relay is running.
+    # If one answer is late, no relay is running, so do not wait for the other answers.
     try:
         outcome: str = request.settled(0 if counts[_UNANSWERED] else timeout)
     except NoRelayError:

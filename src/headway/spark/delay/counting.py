@@ -3,19 +3,19 @@
 from collections import Counter
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql import functions as F  # noqa: N812  # Spark's documentation uses this name
 
 from headway.core.delay.ladder import rounded
 
 
 def occupancy(pending: DataFrame) -> DataFrame:
-    """Count schedules by delay topic and by the hour in which they are due: `topic_delay_ms`, `hour`, `pending`."""
+    """Count schedules by delay topic and due hour. Returns the columns `topic_delay_ms`, `hour` and `pending`."""
     hour = F.date_trunc("hour", "due").alias("hour")
     return pending.groupBy("topic_delay_ms", hour).agg(F.count("*").alias("pending")).orderBy("hour", "topic_delay_ms")
 
 
 def hot_seconds(pending: DataFrame, count: int = 20) -> DataFrame:
-    """Return the seconds in which the most schedules are due, the busiest second first, as `second` and `pending`."""
+    """Return the `count` seconds with the most due schedules, busiest first, in the columns `second` and `pending`."""
     second = F.date_trunc("second", "due").alias("second")
     seconds = pending.groupBy(second).agg(F.count("*").alias("pending"))
     return seconds.orderBy(F.desc("pending"), "second").limit(count)
@@ -28,7 +28,7 @@ def delays(pending: DataFrame) -> dict[int, float]:
     """
     milliseconds = F.unix_millis("due") - F.unix_millis("scheduled")
     not_past = F.greatest(milliseconds, F.lit(0))  # the difference is negative if a row was scheduled after it was due
-    # Round to seconds in Spark first, so that only few distinct values are passed to Python.
+    # Round to seconds in Spark first, so that Spark passes only a few distinct values to Python.
     seconds = pending.select(F.round(not_past, -3).alias("delay")).groupBy("delay").count()
     found: Counter[int] = Counter()
     for row in (

@@ -27,7 +27,10 @@ def schedules_page(
     delays: Mapping[int, float],
     ladders: Mapping[str, Ladder],
 ) -> str:
-    """Return the page. The rows come from `headway.spark.delay.counting`; `ladders` are named, such as `in use`."""
+    """Return the page. The rows come from `headway.spark.delay.counting`.
+
+    The keys of `ladders` are the names that the page shows, such as `in use`.
+    """
     total = sum(int(row["pending"]) for row in occupancy)
     hours = sorted({row["hour"] for row in occupancy})
     left_out = f" (the first {_MOST_HOURS} of {len(hours)} hours)" if len(hours) > _MOST_HOURS else ""

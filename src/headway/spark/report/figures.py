@@ -10,7 +10,7 @@ from math import ceil
 from operator import and_
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql import functions as F  # noqa: N812  # Spark's documentation uses this name
 from pyspark.sql.types import (
     ByteType,
     DataType,
@@ -40,10 +40,10 @@ _TYPES: Sequence[tuple[tuple[type[DataType], ...], str]] = (
     ((ByteType, ShortType, IntegerType, LongType), "an integer"),
 )
 _LAST_SECOND = 253_370_764_799
-"""The last second of the year 9998. Python cannot represent times after the year 9999 in any time zone, so the whole
-year is left as a margin."""
+"""The last second of the year 9998. Python cannot represent times after the year 9999, whatever the time zone, so later
+times are refused one year before that limit."""
 
-_ACCURACY = 1_000  # the accuracy parameter of percentile_approx, for an error of at most 1 part in 1,000
+_ACCURACY = 1_000  # percentile_approx has an error of at most 1 part in this number
 _MOST_WINDOWS = 60
 _SIZES = (1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400)
 
@@ -68,7 +68,7 @@ def checked_records(records: DataFrame) -> DataFrame:
 
 
 def records_with_times(records: DataFrame) -> DataFrame:
-    """Return the records that have a level from 0 to 999 and three times from the years 1970 to 9998."""
+    """Return the records whose level is from 0 to 999 and whose three times are in the years 1970 to 9998."""
     given = records.select("level", *(F.col(name).cast("timestamp").alias(name) for name in (PRODUCED, READ, DONE)))
     times = [F.unix_seconds(name).between(0, _LAST_SECOND) for name in (PRODUCED, READ, DONE)]
     return given.where(reduce(and_, times, F.col("level").between(0, MOST_LEVELS - 1)))
@@ -109,9 +109,10 @@ def lag(records: DataFrame, seconds: int) -> DataFrame:
 
 
 def window_seconds(records: DataFrame) -> int:
-    """Return the shortest length of windows, in seconds, with which at most 60 windows cover the time of all records.
+    """Return the shortest window length, in seconds, with which at most 60 windows cover all records.
 
-    The time of a record is when it was done. The length is one of the usual ones up to a day, or a multiple of a day.
+    Each record counts at the time at which it was done. Up to a day, the length is one of `_SIZES`; above that, it is a
+    multiple of a day.
     """
     span = records.select(F.unix_seconds(F.max(DONE)) - F.unix_seconds(F.min(DONE))).collect()[0][0] or 0
     days = ceil(span / _MOST_WINDOWS / _SIZES[-1])
@@ -122,7 +123,7 @@ def _percentiles() -> list[Column]:
     columns = []
     for name, (begin, end) in STAGES.items():
         milliseconds = F.unix_millis(end) - F.unix_millis(begin)
-        # One digest serves all percentiles, because Spark computes equal expressions only once.
+        # Spark computes equal expressions only once, so all percentiles come from one digest.
         digest = F.percentile_approx(milliseconds, [p / 100 for p in PERCENTS], _ACCURACY)
         columns += [digest.getItem(index).alias(f"{name}_p{p}") for index, p in enumerate(PERCENTS)]
         columns.append(F.max(milliseconds).alias(f"{name}_max"))

@@ -18,11 +18,11 @@ def write_report(
 ) -> int:
     """Write the report as an HTML page to `output`. Returns the number of records that the report includes.
 
-    `seconds` is the length of a window in the plots. By default, it depends on the time that the records cover.
+    `seconds` is the length of a window in the plots. The default length depends on how much time the records cover.
 
-    Records that lack a level or a time, or have one outside the allowed range, are left out. The page shows how many.
-    Raises `ConfigError` if there are no Parquet files at that path, if one of them is damaged, or if a column is
-    missing.
+    Records that lack a level or a time, or have one outside the allowed range, are left out. The page shows how many
+    were left out. Raises `ConfigError` if there are no Parquet files at that path, if one of them is damaged, or if a
+    column is missing.
     """
     with _readable(parquet):
         given = figures.checked_records(spark.read.parquet(parquet)).select(*figures.NEEDED)

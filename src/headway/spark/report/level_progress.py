@@ -66,8 +66,8 @@ def limit_of(source: Mapping[str, Any]) -> int | None:
 def outcomes_of(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return the counts of a query's stages from its progress, by the name of the stage.
 
-    For each `parallel_map`, they are the number of rows with each outcome, and as `retried` the number of rows that had
-    more than one attempt. For `outputs`, they are the number of records, and how many of these are dead letters.
+    A stage of `parallel_map` counts the rows with each outcome and, as `retried`, the rows that had more than one
+    attempt. A stage of `outputs` counts all records and, of these, the dead letters.
     """
     observed = progress.get("observedMetrics") or {}
     return {
@@ -107,10 +107,10 @@ def _counted(rows: int, offsets: int, levels: Sequence[Sequence[LevelProgress]])
 
 
 class ProgressListener(StreamingQueryListener):
-    """A listener that prints the progress by level of each micro-batch that had rows.
+    """A listener that prints the progress of each level after each micro-batch that had rows.
 
-    Add it with `spark.streams.addListener(ProgressListener())`. `write` is called with the text instead of `print`, on
-    one of Spark's threads.
+    Add it with `spark.streams.addListener(ProgressListener())`. The text is printed, or passed to `write` if that is
+    given, on one of Spark's threads.
     """
 
     def __init__(self, write: Callable[[str], Any] = print) -> None:
@@ -134,7 +134,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 def _form(offset: Any) -> Mapping[str, Any]:
-    """Decode an offset from JSON. Returns an empty mapping if it is not a JSON object, as for some other sources."""
+    """Decode an offset from JSON. Returns an empty mapping for other offsets, such as those of some other sources."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)

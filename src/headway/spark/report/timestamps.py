@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql import functions as F  # noqa: N812  # Spark's documentation uses this name
 
 PRODUCED, READ, DONE = "produced_at", "read_at", "done_at"
 
@@ -13,7 +13,7 @@ def stamped(records: DataFrame, stage: Callable[[DataFrame], DataFrame]) -> Data
 
     Spark's own `current_timestamp` cannot be used, because it is the start of the micro-batch for all rows.
     """
-    # The filter keeps every row. It is only there so that Spark does not compute the timestamp together with the stage.
+    # This filter keeps every row. Without it, Spark would compute the timestamp together with the stage.
     went_in = records.withColumn(READ, now()).where(F.col(READ).isNotNull())
     return stage(went_in).withColumn(DONE, now())
 

@@ -1,4 +1,4 @@
-"""Makes Spark show only the message of an error of ours, without the stack trace of the Python worker."""
+"""Makes Spark show only the message of a Headway error, without the stack trace of the Python worker."""
 
 import os
 import re
@@ -9,13 +9,13 @@ from pyspark.errors import PySparkException
 
 from headway.errors import HeadwayError
 
-# Matches one of our errors, raised in a Python worker, in the message of an error of Spark's.
+# Finds the message of a Headway error, which was raised in a Python worker, within the message of a Spark error.
 _OURS = re.compile(r"^.*headway\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Make Spark show errors that are raised in this block without the worker's traceback, which hides the message."""
+    """Make Spark leave out the worker's traceback of Headway errors from this block, because it buries the message."""
     try:
         yield
     except HeadwayError:
@@ -25,7 +25,7 @@ def one_sentence() -> Iterator[None]:
 
 @contextmanager
 def our_sentence() -> Iterator[None]:
-    """If Spark raises an error that contains one of our errors, raise our error instead."""
+    """If Spark raises an error that contains a Headway error, raise the Headway error instead."""
     try:
         yield
     except PySparkException as error:

@@ -14,7 +14,7 @@ from pyspark import SparkContext
 
 T = TypeVar("T")
 
-_ASK_AGAIN_S = 0.1  # seconds between two attempts to end Java, which may still be starting
+_ASK_AGAIN_S = 0.1  # seconds between two attempts to end Java, which cannot be ended while it is starting
 
 
 def interruptible(work: Callable[[], T]) -> T:
@@ -28,7 +28,7 @@ def interruptible(work: Callable[[], T]) -> T:
 
 @contextmanager
 def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
-    """Run the function on another thread during the `with` block. The block's end waits until the function has ended.
+    """Run the function on another thread during the `with` block. Leaving the block waits until the function has ended.
 
     Yields the future of its result. On Ctrl-C, the Java process is ended before `KeyboardInterrupt` is raised.
     """

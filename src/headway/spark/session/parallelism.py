@@ -1,8 +1,8 @@
 """Passes the number of tasks that a cluster runs at a time to the processes that plan a session's queries.
 
-Spark plans a Python source in a separate process, which has no `SparkContext`. This process and the driver share the
-directory of the Spark program's files, which Spark creates and removes. The driver writes the number to a file in this
-directory whenever it changes.
+Spark plans a Python source in a separate process, which has no `SparkContext`. Both this process and the driver can
+access the directory of the Spark program's files, which Spark creates and removes. Whenever the number changes, the
+driver writes it to a file in this directory.
 """
 
 import os
@@ -22,10 +22,10 @@ _followed: set[str] = set()
 
 
 def follow_cluster(session: SparkSession) -> None:
-    """Let the queries of a session divide their micro-batches into as many tasks as the cluster has cores.
+    """Make the queries of a session divide each micro-batch into as many tasks as the cluster has cores.
 
-    The number is Spark's `defaultParallelism`, and is updated when executors are added or removed. Without this
-    function and without the option `minPartitions`, queries use the number of cores of the driver's machine.
+    The number of cores is Spark's `defaultParallelism`, and is updated when executors are added or removed. If neither
+    this function nor the option `minPartitions` is used, queries use the number of cores of the driver's machine.
     `local_session` calls this function.
 
     Raises `ConfigError` for a session of Spark Connect, which does not provide the number.
@@ -42,15 +42,15 @@ def follow_cluster(session: SparkSession) -> None:
 
 
 def cluster_parallelism() -> int | None:
-    """Return the number that `follow_cluster` wrote, or None if it has not written one.
+    """Return the number of cores that `follow_cluster` wrote, or None if it has not written one.
 
-    This is called in the processes that plan queries.
+    The processes that plan queries call this function.
     """
     try:
         root = Path(SparkFiles.getRootDirectory())
-    except (AssertionError, AttributeError):  # outside Spark
+    except (AssertionError, AttributeError):  # raised outside Spark
         return None
-    for directory in (root, root.parent):  # in a query, the root is a directory inside the program's directory
+    for directory in (root, root.parent):  # in a query's process, the root is a subdirectory
         with suppress(OSError, ValueError):
             count = int((directory / _FILE).read_text())
             return count if count > 0 else None
@@ -67,7 +67,7 @@ def _follow(context: SparkContext, directory: str, written: int) -> None:
 
 
 def _write(context: SparkContext, directory: str, written: int | None) -> int:
-    """Write the cluster's present number of cores if it differs from `written`, and return it."""
+    """Return the cluster's present number of cores, and write it to the file if it differs from `written`."""
     count = context.defaultParallelism
     if count != written:
         unfinished = Path(directory, f"{_FILE}.new")

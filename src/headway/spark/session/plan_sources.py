@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 
 _FORMAT = "headway"
 
-# These operators can move rows to other tasks than the tasks that read them.
+# These operators can move a row from the task that read it to another task.
 _MOVING = {
     *("Repartition", "RepartitionByExpression", "RebalancePartitions", "Aggregate", "Window", "Sort", "Distinct"),
     *("Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"),

@@ -24,14 +24,14 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Without this setting, PySpark sets the log level to WARN, regardless of the file with the logging configuration.
+    # Without this setting, PySpark sets the log level to WARN, whatever the logging configuration file says.
     "spark.log.level": "ERROR",
     # The interval at which an idle query looks for new records. The default would take more CPU.
     "spark.sql.streaming.pollingDelay": "100ms",
     # Over TCP, each task of a Python source would wait 40 ms, because TCP delays the acknowledgement of small writes.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # With this, `spark.read` does not read records that filters of the query exclude.
+    # With this setting, `spark.read` does not read records that the query's filters exclude.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
@@ -52,12 +52,13 @@ ON_THIS_MACHINE: Mapping[str, str] = {
 }
 """Settings only for a session on this machine.
 
-On a cluster, executors must be able to reach the driver, shuffles are larger, and the checkpoint is not on a local
-disk. And if Headway is sent to the cluster with the job, it is not installed there yet when a daemon starts.
+They do not suit a cluster, because there executors must be able to reach the driver, shuffles are larger, and the
+checkpoint is not on a local disk. And if Headway is sent to the cluster with the job, Headway is not installed yet when
+a daemon starts.
 """
 
-# Java options for a session of about a minute. In its first half minute, Java is busy compiling. With only its fast
-# compiler, the demo takes two thirds of the time.
+# Java options for a session that lasts about a minute. By default, Java spends the first half minute compiling. If it
+# uses only its fast compiler (C1), the demo takes two thirds of the time.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -75,17 +76,17 @@ def local_session(
 
     This function sets three environment variables, from which Spark takes its configuration when it starts:
 
-    - JAVA_HOME is set to a Java that Spark can run on. It is downloaded if needed.
-    - PYSPARK_PYTHON is set to this Python. For a cluster, it is left unchanged if it is already set.
-    - SPARK_HOME is set, for a session on this machine, to a directory of links in Headway's cache, with which Python
-      workers start in a third of the time. It is left unchanged if it is already set.
+    - JAVA_HOME is set to a Java that Spark can run on. If there is none, Java is downloaded.
+    - PYSPARK_PYTHON is set to this Python. For a cluster, a value that is already set is kept.
+    - SPARK_HOME is set only for a session on this machine, to a directory of links in Headway's cache. With these
+      links, Python workers start in a third of the time. A value that is already set is kept.
 
     Args:
         name: The name of the Spark application.
-        settings: Settings of Spark. They take precedence over Headway's own.
-        master: The URL of a cluster. None for this machine.
-        short_lived: Whether the session lasts only about a minute. It is then fast from the start, but does not become
-            faster over time.
+        settings: Spark settings, which override Headway's.
+        master: The URL of a cluster, or None for this machine.
+        short_lived: Set this to True if the session lasts only about a minute. The session is then fast from the start,
+            but does not become faster over time.
     """
     os.environ["JAVA_HOME"] = str(java_home(find_java()))
     if _is_this_machine(master):
@@ -106,7 +107,7 @@ def local_session(
 
 
 def settings_for(master: str | None, *, short_lived: bool = False) -> dict[str, str]:
-    """Return Headway's settings of Spark for a session on this machine, or on the cluster of `master`."""
+    """Return Headway's Spark settings for a session on this machine, or on the cluster of `master`."""
     java_options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {SHORT_LIVED if short_lived else ''}"
     here = ON_THIS_MACHINE if _is_this_machine(master) else {}
     return {"spark.driver.extraJavaOptions": java_options.rstrip(), **SETTINGS, **here}
@@ -117,9 +118,10 @@ def _is_this_machine(master: str | None) -> bool:
 
 
 def _write_no_checksums(session: SparkSession) -> None:
-    """Keep Hadoop from writing a checksum file for each local file, which takes 10 ms because it runs `chmod`.
+    """Keep Hadoop from writing a checksum file for each local file. Each takes 10 ms, because Hadoop runs `chmod`.
 
-    A micro-batch writes two files to its checkpoint. Checksums are not needed there, because disks have their own.
+    A micro-batch writes two files to its checkpoint. They need no checksum files, because disks have checksums of their
+    own.
     """
     java: Any = session._jvm
     java.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
@@ -131,7 +133,10 @@ def _make_active(session: SparkSession) -> None:
 
 
 def _start_java(conf: SparkConf) -> None:
-    """Start the Java process of this program, unless it already runs. With `spark-submit`, it started this program."""
+    """Start the Java process of this program, unless it is already running.
+
+    If the program was started with `spark-submit`, the Java process is running already.
+    """
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         with filtered_stderr() as stderr:
             gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
@@ -169,7 +174,7 @@ def linked_home(spark: Path, cache: Path) -> Path:
             (made / each.name).symlink_to(each)
     try:
         made.rename(home)
-    except OSError:  # another process has created the directory in the meantime
+    except OSError:  # another process created the directory first
         for link in made.iterdir():
             link.unlink()
         made.rmdir()

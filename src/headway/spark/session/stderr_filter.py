@@ -1,7 +1,7 @@
-"""Drops harmless messages, which every session prints, from the stderr of Java and of Spark's Python workers.
+"""Removes the harmless messages of Java and of Spark's Python workers, which every session prints, from stderr.
 
-At each start, Java warns about a module that Spark requests. And Spark ends a Python worker by closing its connection
-if the worker was idle for a minute or if its stream is stopped. The worker then prints stack traces.
+At each start, Java warns about a module that Spark requests. And if a Python worker was idle for a minute, or its
+stream is stopped, Spark closes the connection to the worker. The worker then ends and prints stack traces.
 """
 
 import os
@@ -30,7 +30,7 @@ _OURS = 2
 def filtered_stderr() -> Iterator[int]:
     """Yield a file descriptor to use as the stderr of a new process.
 
-    What the process writes there is copied to the stderr of this process, except for harmless messages.
+    All that the new process writes to it is copied to the stderr of this process, except for harmless messages.
     """
     readable, writable = os.pipe()
     threading.Thread(target=_pass_on, args=(readable,), name="headway-java-stderr", daemon=True).start()
@@ -49,14 +49,14 @@ def _pass_on(readable: int) -> None:
 def worth_reading(lines: Iterable[str]) -> Iterator[str]:
     r"""Yield the text of these lines without harmless messages.
 
-    Stack traces are held back until it is clear whether they are harmless. Workers that end at the same time mix their
-    stack traces, and some stack traces are incomplete.
+    Stack traces are held back until it is clear whether they are harmless. The stack traces of workers that end at the
+    same time are interleaved, and some are incomplete.
 
     >>> list(worth_reading(["WARNING: Using incubator modules: jdk.incubator.vector\n", "out of memory\n"]))
     ['out of memory\n']
     """
     held, unended = "", 0
-    dropped = chained = False  # `chained`: the previous stack trace was yielded, so its continuation must be as well
+    dropped = chained = False  # `chained`: the next stack trace continues one that was yielded
     for line in lines:
         if line == _BEGINS:
             unended += 1

@@ -14,7 +14,7 @@ from headway.spark.sink.markers import MOST_REMEMBERED, Marker, WritePart, Write
 
 
 class Closing(NamedTuple):
-    """The driver's decision at the end of a version: the marker that closes it, and a warning to log if not empty.
+    """The driver's decision at the end of a version: the marker that closes the version, and a warning to log or "".
 
     `marker` is None if no marker must be written, for example because the version is already closed.
     """
@@ -30,8 +30,8 @@ def close(
 ) -> Closing:
     """Decide how to close the version to which these reports belong.
 
-    `markers_in_kafka` returns the markers of all slots. This function is called only if a task has a doubt, or if an
-    earlier run has written rows of this version.
+    `markers_in_kafka` returns the markers of all slots. It is called only if a task has a doubt, or if an earlier run
+    has written rows of this version.
 
     Raises `TransactionError` if some rows were not written now and are not known to be in Kafka, or if Kafka has other
     rows of this version.
@@ -56,9 +56,10 @@ def close(
 
 
 def _refuse_more(part: WritePart, total: tuple[str, str], markers_in_kafka: Callable[[], Iterable[Marker]]) -> None:
-    """Raise `TransactionError` if Kafka has other rows of the version than these tasks, or has some of them twice.
+    """Raise `TransactionError` unless Kafka has exactly the rows of these tasks, each of them once.
 
-    The tasks cannot notice this if an earlier run divided identical rows differently, or had more tasks.
+    The tasks themselves cannot notice other rows or duplicates if an earlier run had more tasks, or divided identical
+    rows into tasks differently.
     """
     in_kafka = _in_kafka(part, markers_in_kafka)
     if in_kafka is None or in_kafka[0] != total[0]:

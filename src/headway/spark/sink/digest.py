@@ -1,4 +1,4 @@
-"""Computes a digest of a task's rows, by which the sink recognises the rows when a run is repeated.
+"""Computes a digest of a task's rows. With the digest, the sink recognises the rows when a run is repeated.
 
 After a shuffle, the same rows arrive in another order, and with another number of cores they are divided into other
 tasks. So each row is hashed on its own, and the digest is the sum of the hashes. The digests of all tasks then add up
@@ -32,7 +32,7 @@ class RowsDigest:
     Args:
         target: The cluster and topics that the rows go to. Rows for another target count as different rows, even if
             their identities are equal.
-        written: Samples of rows that other tasks have written. The added rows are searched for these.
+        written: Samples of the rows that other tasks have written. They are looked up among the added rows.
     """
 
     def __init__(self, target: str = "", written: SampledRows | None = None) -> None:
@@ -47,8 +47,8 @@ class RowsDigest:
     def add_identities(self, identities: Sequence[Any]) -> None:
         """Add rows by their identities instead of their contents.
 
-        Consecutive rows with equal identities count as one row, because they come from one input row, and a handler
-        that is called again may return more or fewer rows for it.
+        Consecutive rows with equal identities count as one row, because they come from one input row. If the handler is
+        called again for that row, it may return more or fewer rows.
         """
         before = chain([self._last_identity], identities)
         distinct = [each for each, last in zip(identities, before, strict=False) if each != last]
@@ -62,7 +62,7 @@ class RowsDigest:
 
         def rows() -> Iterable[Any]:
             return zip(
-                columns.values,  # first, because this iterable is finite and ends the zip
+                columns.values,  # must be first, because `zip` must end with this finite iterable
                 columns.keys,
                 columns.topics,
                 columns.partitions,
@@ -77,7 +77,7 @@ class RowsDigest:
             self._when = _sum(self._when or 0, what ^ _mixed(_checksums(due, columns.rows)))
 
     def _looked_at(self, rows: Callable[[], Iterable[Any]], count: int) -> Hashes:
-        """Return the hashes of the rows. Also adds them to the sample and searches them for rows already written."""
+        """Add the rows to the sample, look among them for rows that are already written, and return their hashes."""
         checksums = _checksums(rows(), count)
         hashes = _mixed(checksums)
 
@@ -97,12 +97,12 @@ class RowsDigest:
 
     @property
     def when(self) -> str:
-        """A digest of the rows' due times, as text. Empty if no row has its own due time."""
+        """A digest of the rows' due times, as text, or an empty text if no row has a due time."""
         return "" if self._when is None else f":{self._when:016x}"
 
 
 def target_of(what: str) -> str:
-    """Return the target from the text that `RowsDigest.what` made; empty if it has no target."""
+    """Return the target from text that `RowsDigest.what` returned, or an empty text if it has no target."""
     return what.partition("@")[2]
 
 

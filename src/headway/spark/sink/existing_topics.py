@@ -17,7 +17,7 @@ def existing_topics(
 ) -> pa.Array:
     """Return the Kafka topic of each row: the row's own topic if it has one, otherwise the topic of its level.
 
-    Raises `DeliveryError` if the topic or level of a row is not in `priorities`, and if a row's level is not the level
+    Raises `DeliveryError` if the topic or level of a row is not in `priorities`, or if a row's level is not the level
     of its topic.
     """
     if topics is None:

@@ -1,9 +1,9 @@
-"""The markers of the sink, by which a run recognises rows that an earlier run has already written.
+"""The markers of the sink. From them, a run recognises the rows that an earlier run has already written.
 
-A marker describes the rows that one task has written. The numbers of the task and its micro-batch are not enough:
-after a start from an older checkpoint, Spark uses the same numbers for other rows, and with another number of cores it
-divides the same rows into other tasks. So a marker also contains a digest of the rows and a sample of them, and the
-driver closes each version with a digest of all its rows.
+A marker describes the rows that one task has written. The numbers of the task and the micro-batch do not identify these
+rows: after a start from an older checkpoint, Spark uses the same numbers for other rows, and with another number of
+cores, Spark divides the same rows into other tasks. So a marker also contains a digest of the rows and a sample of
+them, and the driver closes each version with a digest of all its rows.
 
 This module does no I/O: it takes markers and digests, and returns decisions and error messages.
 """
@@ -19,14 +19,14 @@ from headway.spark.sink.digest import RowsDigest, target_of
 from headway.spark.sink.row_sample import SampledRows, in_common
 
 MOST_REMEMBERED = 32
-"""The number of earlier versions whose digests a marker keeps. If a restored checkpoint is not older than this many
-micro-batches, the rows that it replays are recognised."""
+"""The number of earlier versions whose digests a marker keeps. The rows of a replay are recognised if its checkpoint is
+at most this many micro-batches old."""
 
 
 class WritePart(NamedTuple):
     """The rows of one Spark partition in one version: a micro-batch of a query, or a `df.write` with a `txnVersion`.
 
-    `run` is the same for all attempts that Spark makes at a task, and changes when the query or program is restarted.
+    All attempts that Spark makes at a task have the same `run`. It changes when the query or the program is restarted.
     """
 
     app_id: str
@@ -57,7 +57,7 @@ class WritePart(NamedTuple):
 
     @property
     def version_name(self) -> str:
-        """The version as error messages name it, such as `micro-batch 7`."""
+        """The name of the version in error messages, such as `micro-batch 7`."""
         kind = "micro-batch" if self.is_micro_batch else f"txnAppId {self.app_id}, version"
         return f"{kind} {self.version}"
 
@@ -65,9 +65,9 @@ class WritePart(NamedTuple):
 class Marker(msgspec.Struct, frozen=True):
     """A description of rows that are in Kafka: their number, their digest, and the run that wrote them.
 
-    `what` is the digest of the contents, and `when` that of the due times. `before` contains the digests of the slot's
-    earlier versions, newest first. `sample` contains fingerprints of some of the rows. The marker that closes a version
-    describes the rows of all its parts.
+    `what` is the digest of the contents, and `when` is the digest of the due times. `before` contains the digests of
+    the slot's earlier versions, newest first. `sample` contains fingerprints of some of the rows. The marker that
+    closes a version describes the rows of all its parts.
     """
 
     version: int
@@ -97,9 +97,9 @@ def read_marker(value: bytes) -> Marker:
 
 
 class Marked(NamedTuple):
-    """The markers of an application that Kafka had when a task read them.
+    """The markers of an application, as a task has read them from Kafka.
 
-    `own` is the marker of the slot of the task's part, and `others` are the markers of the other slots. `closed` is the
+    `own` is the marker in the slot of the task's part, and `others` are the markers in the other slots. `closed` is the
     marker that closed the last version. `misfit` is the marker of the last run that did not match an earlier run.
     """
 
@@ -125,17 +125,17 @@ class Marked(NamedTuple):
         return max((marker.version for marker in self._all()), default=-1)
 
     def is_by_this_run(self, part: WritePart) -> bool:
-        """Return whether another attempt at this task, in this run, has written the part.
+        """Return whether another attempt of this run at the same task has written the part.
 
-        The rows that it wrote may differ from the rows that the task has now.
+        The rows that the other attempt wrote may differ from the rows that the task has now.
         """
         return self.own is not None and (self.own.version, self.own.run) == (part.version, part.run)
 
     def is_open(self, part: WritePart) -> bool:
         """Return whether the task is still permitted to write the part.
 
-        The task is no longer permitted to write if its slot has a marker of this version, if any marker is of a later
-        version, if this version is closed, or if some task of this run did not match an earlier run.
+        The task is no longer permitted to write if its slot has a marker of this version, if any slot has a marker of a
+        later version, if this version is closed, or if the rows of some task of this run do not match an earlier run.
         """
         done = max((marker.version for marker in (self.own, self.closed) if marker), default=-1)
         return done < part.version and self.newest <= part.version and not self.is_misfit(part)
@@ -152,8 +152,8 @@ class Marked(NamedTuple):
     def has(self, part: WritePart, digest: RowsDigest, keep_version: int | None) -> bool:
         """Return whether Kafka already has the rows with this digest in the part's slot, or rows that replace them.
 
-        Within the same version, due times are not compared, because they are usually computed from the current time.
-        In the version `keep_version`, whatever rows Kafka has replace the rows of the task.
+        Within the same version, due times are not compared, because they are usually computed from the current time. In
+        the version `keep_version`, any rows that Kafka has replace the task's rows.
         """
         own, closed = self.own, self.closed
         if keep_version == part.version and any(each and each.version == part.version for each in (own, closed)):
@@ -190,7 +190,10 @@ class Marked(NamedTuple):
         is_new: bool = False,
         doubt: "Doubt | None" = None,
     ) -> "WriteReport":
-        """Return a task's report on its part. If Kafka already has the part, it has the digest of the rows in Kafka."""
+        """Return a task's report on its part.
+
+        If Kafka already has the part, the report contains the digest of the rows in Kafka.
+        """
         own = self.own
         is_kept = keep_version == part.version
         there = own if own is not None and own.version == part.version and not doubt and not is_new else None
@@ -200,7 +203,7 @@ class Marked(NamedTuple):
         return WriteReport(part, what, when, is_new, doubt, self.closed, self.newest, is_again, is_kept)
 
     def with_this(self, part: WritePart, rows: int, digest: RowsDigest) -> Marker:
-        """Return the marker to write with the rows of the part. It keeps the digests of the slot's earlier versions."""
+        """Return the marker to write with the part's rows, including the digests of the slot's earlier versions."""
         before = () if self.own is None else self.own.history
         known = before[:MOST_REMEMBERED]
         return Marker(part.version, rows, digest.what, digest.when, part.run, known, digest.sample.encode())
@@ -231,8 +234,8 @@ class Marked(NamedTuple):
 class Doubt(NamedTuple):
     """The error message for a task if the markers do not show whether its rows are in Kafka.
 
-    The driver raises it unless the digests of all tasks resolve the doubt. If several tasks have doubts, the one with
-    the highest rank is raised.
+    The driver raises this error unless the digests of all tasks resolve the doubt. If several tasks have doubts, the
+    driver raises the doubt with the highest rank.
     """
 
     rank: int
@@ -254,7 +257,7 @@ class WriteReport(NamedTuple):
 
     There is a `doubt` if the markers do not show whether the rows are in Kafka. `closed` is the marker that closed the
     last version, and `newest` the newest version that has a marker. `is_again` means that another run has also written
-    rows of this version, and `is_kept` that the option `keepVersion` names this version.
+    rows of this version, and `is_kept` means that the option `keepVersion` names this version.
     """
 
     part: WritePart

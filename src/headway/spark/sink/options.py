@@ -34,7 +34,7 @@ Delivery = Literal["exactly_once", "at_least_once"]
 
 _TRANSACTION = "transaction.timeout.ms"
 NAMES = ("topic", "priorities", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
-# Spark also passes these options of its own to the sink, queryName only in declarative pipelines.
+# Spark's own options, which it also passes to the sink. It passes queryName only in declarative pipelines.
 _OF_SPARK = ("checkpointlocation", "queryname")
 MARKER_TOPIC = "headway-markers"
 TARGETS = "headway.topics"
@@ -62,7 +62,7 @@ class SinkOptions:
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
-    """Parse the options that Spark passes, with names in any case and values as text.
+    """Parse the options that Spark passes. Case does not matter in names, and all values are text.
 
     Raises `ConfigError` for the first option that is unknown, missing or not valid.
     """
@@ -191,10 +191,10 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 def topics_of(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
-    """Return the topics that rows can be written to, as far as they are known before the first row.
+    """Return those topics that rows can be written to and that are known before the first row.
 
-    `outputs` lists its topics in the metadata of the column `identity`. The topics in a user's own column `topic` are
-    not known beforehand, so they are not returned.
+    `outputs` lists its topics in the metadata of the column `identity`. If the user made the column `topic`, its topics
+    are not known beforehand, so they are not returned.
     """
     named = {TARGETS: [options.topic] if options.topic else list(options.priorities or ())}
     if "identity" in schema.fieldNames() and not named[TARGETS]:

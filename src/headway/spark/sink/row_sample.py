@@ -1,9 +1,9 @@
-"""Samples of rows, by which a task recognises rows that an earlier run has written in other tasks.
+"""Samples of rows. From them, a task recognises rows that an earlier run has written in other tasks.
 
-When rows are divided differently than before, for example because the number of cores has changed, a task has other
-rows than the task with the same number had before. So a task without a marker of its own must find out whether its rows
-were written under another number. The hashes of all rows would take as much space as small rows, so a marker contains
-only the lowest hashes, which are a random sample.
+When rows are divided into tasks differently than in an earlier run, for example because the number of cores has
+changed, a task no longer has the rows that the task with its number had in the earlier run. So a task without a marker
+of its own must find out whether a task with another number has written its rows. The hashes of all rows would take as
+much space as small rows do, so a marker contains only the lowest hashes, which are a random sample.
 """
 
 from collections import Counter
@@ -59,7 +59,7 @@ class RowSample:
 
 
 class SampledRows:
-    """The rows in the samples of other tasks. Counts how many of them a task finds among its own rows."""
+    """The rows in the samples of other tasks. This class counts how many of them a task finds among its own rows."""
 
     def __init__(self, samples: Iterable[bytes]) -> None:
         whole = b"".join(sample[: len(sample) // _BYTES * _BYTES] for sample in samples)
@@ -79,8 +79,8 @@ class SampledRows:
     def seen(self) -> int:
         """The number of sampled rows that were found exactly once.
 
-        A row that was found more than once does not count: if a task has identical rows, another task can have written
-        a row with the same contents.
+        A row that was found more than once does not count: if this task has several identical rows, the row that the
+        other task has written may be another of them.
         """
         return sum(1 for count in self._seen.values() if count == 1)
 

@@ -69,14 +69,14 @@ def chunks(
         due = _microseconds(piece.column("due")) if "due" in piece.schema.names else None
         if digest is not None and identities is None:
             digest.add(columns, due)
-        if "expires" in piece.schema.names:  # not in the digest: like a due time, it may differ when rows are replayed
+        if "expires" in piece.schema.names:  # not in the digest, because expiry times may differ in a replay
             columns = expiring(columns, _microseconds(piece.column("expires")), due)
         yield columns if due_rows is None or due is None else due_rows.routed(columns, due)
 
 
 @dataclass(frozen=True, slots=True)
 class _RowNames:
-    """Names a row in an error message: by its identity if it has one, otherwise by its position in the task, from 1."""
+    """Names rows in error messages: by the row's identity, or if it has none, by its position in the task."""
 
     piece: pa.RecordBatch
     first: int
@@ -125,7 +125,7 @@ def _columns(
 def _kafka_topics(
     topics: pa.Array | None, levels: pa.Array | None, topic: str | None, rows: int, name_of: _RowNames
 ) -> pa.Array:
-    """Return the Kafka topic of each row. If rows have a level, this is the topic of that level, such as `orders-2`."""
+    """Return the Kafka topic of each row. For a row with a level, it is the topic of that level, such as `orders-2`."""
     if topics is None:
         topics = pa.repeat(pa.scalar(topic), rows)
     refuse_null("topic", topics, name_of)
@@ -146,7 +146,7 @@ def _partition_counts(
 ) -> dict[str, int]:
     """Return the number of partitions of each topic. Raises `DeliveryError` if a topic does not exist."""
     counts = {}
-    in_bytes = topics.cast(_bytes_of(topics.type))  # because a string in Spark need not be UTF-8
+    in_bytes = topics.cast(_bytes_of(topics.type))  # compared as bytes, because a string in Spark need not be UTF-8
     for name in pc.unique(in_bytes).to_pylist():
         topic = name.decode(errors="replace")
         if not (count := partitions_of(topic) if is_topic_name(topic) and topic not in _KAFKAS_OWN else 0):
@@ -205,7 +205,7 @@ def _headers(headers: pa.Array, name_of: _RowNames) -> list[list[tuple[str, Any]
         _refuse_names(headers, name_of)
     try:
         lists = _list(headers)
-    except UnicodeDecodeError:  # caused by a name, because `_list` returns a value that is not UTF-8 as bytes
+    except UnicodeDecodeError:  # a name is the cause, because `_list` returns values that are not UTF-8 as bytes
         _refuse_names(headers, name_of)
         raise
     return list(map(_header_list, lists))
@@ -269,7 +269,7 @@ def _either(text: pa.Scalar, data: pa.Scalar) -> Any:
 
 
 def _bytes_of(kind: pa.DataType) -> pa.DataType:
-    """Return the Arrow type with binary in place of string, except for the names of headers."""
+    """Return the Arrow type with each string replaced by binary, except in the names of headers."""
     if pa.types.is_string(kind):
         return pa.binary()
     if pa.types.is_large_string(kind):
@@ -284,7 +284,7 @@ def _bytes_of(kind: pa.DataType) -> pa.DataType:
 def expiring(columns: Columns, expires: Sequence[int | None], due: Sequence[int | None] | None) -> Columns:
     """Add the expiry header to records that have an expiry time. Times are in microseconds since the epoch.
 
-    Raises `DeliveryError` if an expiry time is not between 1970 and the year 9999, and if a row would expire before it
+    Raises `DeliveryError` if an expiry time is not between the years 1970 and 9999, or if a row would expire before it
     is due.
     """
     headers: list[Any] = []

@@ -25,7 +25,8 @@ _MOST_TRANSACTION_MS = 45_000
 _TRANSACTION = "transaction.timeout.ms"
 
 _OF_TRANSACTIONS: Mapping[str, Any] = {
-    # Without message.timeout.ms: a record times out with its transaction, and librdkafka rejects a longer timeout.
+    # message.timeout.ms is left out, because a record times out with its transaction, and librdkafka rejects a longer
+    # timeout.
     **{name: value for name, value in limits.DEFAULTS.items() if name != "message.timeout.ms"},
     _TRANSACTION: _MOST_TRANSACTION_MS,
 }
@@ -68,8 +69,8 @@ def find_delay_topics(config: Mapping[str, Any], name: str) -> SchedulerDelayTop
 class DueRows:
     """Routes the rows of one task that have a due time to delay topics.
 
-    A write can take hours, and meanwhile delay topics are created and deleted, depending on the delays in use. So, like
-    a `Scheduler`, this class reads the layout again before a topic that it uses can have been deleted.
+    While a write runs, which can take hours, delay topics are created and deleted, depending on the delays in use. So,
+    like a `Scheduler`, this class reads the layout again from time to time, before a topic that it uses can be deleted.
 
     Args:
         delay_topics: The delay topics that existed when the write or micro-batch started.
@@ -101,9 +102,9 @@ class DueRows:
     def routed(self, columns: Columns, due: Sequence[int | None]) -> Columns:
         """Route the records that have a due time to delay topics. `due` is in microseconds since the epoch.
 
-        Raises `DeliveryError` if such a record has a header whose name Headway reserves for the schedule, or if its
-        target is one of the scheduler's own topics. Raises `KafkaError` if the layout of the delay topics must be read
-        again but cannot be read.
+        Raises `DeliveryError` if a record with a due time has a header whose name Headway reserves for the schedule, or
+        if its target is one of the scheduler's own topics. Raises `KafkaError` if the layout of the delay topics must
+        be read again but cannot be read.
         """
         if time.time() >= self._seen_at + LAYOUT_HOLDS_FOR:
             self._look_again()

@@ -4,8 +4,8 @@ Delivery is exactly once. Each task writes its rows in one Kafka transaction tog
 marker topic that names the version (the micro-batch, or the write's `txnVersion`) and identifies the rows.
 
 Before a task writes, it initialises the transactional id of its query and Spark partition. This fences off the
-producers of all earlier attempts and aborts their transactions. Then the task reads the markers. It writes nothing if
-it finds one of these under its own number:
+producers of all earlier attempts and aborts their transactions. Then the task reads the markers. The task writes
+nothing if it finds one of these markers under its own number:
 
 - A marker of the same run: an earlier attempt committed its transaction, but died before it could report to Spark.
 - A marker of an earlier run for the same rows: the version is being replayed after a restart.
@@ -56,8 +56,8 @@ from headway.spark.sink.scheduled_rows import DueRows, SchedulerDelayTopics, del
 log = logging.getLogger(__name__)
 
 _LOOK_FOR_COMMIT_EVERY = 0.5  # seconds between checks of whether another attempt has committed
-_NO_ROWS_WITHIN = 0.005  # seconds before a slot is opened; a task without rows ends within this time
-_PREPARED_FOR = 10.0  # seconds for which checks of Kafka stay valid, since Spark creates a writer for each micro-batch
+_NO_ROWS_WITHIN = 0.005  # a slot is opened after this many seconds, because tasks without rows end earlier
+_PREPARED_FOR = 10.0  # the checks of Kafka are repeated after this many seconds, not for each micro-batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Target(NamedTuple):
     place: str = ""
 
     def producer(self, transactional_id: str | None = None) -> ColumnarProducer:
-        """Create the producer for one task's rows. It is transactional if a `transactional_id` is given."""
+        """Create the producer for one task's rows. If a `transactional_id` is given, the producer is transactional."""
         defaults = delay_topic_settings(in_transaction=transactional_id is not None) if self.delay_topics else {}
         return ColumnarProducer({**defaults, **self.options.kafka}, transactional_id)
 
@@ -98,8 +98,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query.
 
     Spark also creates a writer to abort a micro-batch, which needs no connection to Kafka. So an error that Kafka
-    returns while a writer is created is not raised there, but in `write` and `commit`. Otherwise it would hide the
-    error because of which Spark aborts the micro-batch.
+    returns while a writer is created is not raised there, but in `write` and `commit`. Otherwise that error would hide
+    the error that made Spark abort the micro-batch.
     """
 
     def __init__(self, target: Target | KafkaError) -> None:
@@ -124,7 +124,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame. Of several writes with the same `txnAppId` and `txnVersion`, only the first takes effect."""
+    """Writes a DataFrame. If several writes have the same `txnAppId` and `txnVersion`, only the first takes effect."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -184,11 +184,11 @@ def _place(cluster: str, topics: Sequence[str]) -> str:
 def _prepare(
     marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool, now: int
 ) -> tuple[SchedulerDelayTopics | None, str]:
-    """Check on the driver, before any task starts, that Kafka can be used, and create missing topics.
+    """Check on the driver, before any task starts, that Kafka can be used, and create the topics that do not exist.
 
-    These are the marker topic and the scheduler's delay topics. Returns the delay topics and the id of the cluster.
-    `now` is part of the cache key, so that the result is used for ten seconds only: Spark keeps this process for later
-    queries, and the topics can be deleted in the meantime.
+    The topics are the marker topic and the scheduler's delay topics. Returns the delay topics and the id of the
+    cluster. `now` is part of the cache key, so that the result is used for ten seconds only: Spark keeps this process
+    for later queries, and the topics can be deleted in the meantime.
     """
     admin = Admin(dict(kafka), BROKER_RESTARTS_WITHIN if named else 0.0)
     if marker_topic:
@@ -237,8 +237,9 @@ def _slot(target: Target, part: WritePart) -> Iterator[Slot]:
 def _opened_beside(target: Target, part: WritePart) -> Iterator[Callable[[], Slot]]:
     """Open the part's slot on a thread while the caller waits for its first rows.
 
-    Yields a function that waits for the slot and returns it, or raises the error for which it could not be opened. The
-    thread begins after a short pause, because many tasks have no rows and end before they need a slot.
+    Yields a function that waits for the slot and returns it, or raises the error that prevented it from being opened.
+    The thread waits a few milliseconds before it opens the slot, because many tasks have no rows and end without a
+    slot.
     """
     decided, is_wanted = threading.Event(), True
 
@@ -269,7 +270,8 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
         raise refused
     if not marked.is_open(part):
         return Written(0, _compared(target, slot, batches, part))
-    # An unnamed write is never repeated after a restart, so no other run compares its rows with these.
+    # An unnamed write is never repeated after a restart, so no other run will compare its rows with the rows of this
+    # write.
     digest = RowsDigest(target.place, None if keeps else marked.written_elsewhere(part)) if target.named else None
     began, may_take = time.monotonic(), producer.transaction_timeout
     try:
@@ -303,7 +305,7 @@ def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], par
     options, digest, before = target.options, RowsDigest(target.place), 0
     producer, _, marked = slot
     for batch in batches:
-        deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)  # updates the digest
+        deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)  # `_chunks` updates the digest
         before += batch.num_rows
     if marked.has(part, digest, options.keep_version):
         return marked.report(part, digest, options.keep_version)
@@ -324,7 +326,7 @@ def _note_misfit(target: Target, slot: Slot, part: WritePart) -> None:
 
 
 def reports_of(messages: Sequence[WriterCommitMessage | None]) -> list[WriteReport]:
-    """Return the reports in the tasks' messages. The list is empty without rows, or with at-least-once delivery."""
+    """Return the reports in the tasks' messages. There are none if no task had rows, or delivery is at least once."""
     return [each.report for each in messages if isinstance(each, Written) and each.report]
 
 
@@ -351,7 +353,7 @@ def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]
             log.warning("%s", closing.warning)
         if closing.marker is not None:
             with target.producer() as producer:
-                producer.partitions(topic)  # connects now; otherwise librdkafka sends only after half a second
+                producer.partitions(topic)  # connect now, because otherwise librdkafka sends nothing for half a second
                 producer.mark(topic, marker_partition(part.closing_key), part.closing_key, closing.marker.encode())
                 producer.flush()
 

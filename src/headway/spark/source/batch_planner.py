@@ -27,8 +27,8 @@ IDLE_PAUSE_S = 0.15
 """Seconds between two requests of an idle query to Kafka. Without this pause, Spark would make 80 requests a second,
 which would take an eighth of a core."""
 
-_SIGHTINGS_PER_WAIT = 16  # strictMaxWait is kept to within this fraction (one sixteenth) of its value
-_LEAST_LIMIT = 16  # the number of records to which targetTriggerTime can lower the limit
+_SIGHTINGS_PER_WAIT = 16  # sightings per strictMaxWait, which is therefore accurate to one sixteenth
+_LEAST_LIMIT = 16  # targetTriggerTime does not lower the limit below this many records
 _TOO_OFTEN = 10  # a warning is logged after this many micro-batches in a row have taken too long
 
 
@@ -42,7 +42,8 @@ class Bridged(NamedTuple):
 class BatchPlanner:
     """Plans the micro-batches of one run of a query.
 
-    A restart loses its state. That is safe, because the state only affects how the policy divides later micro-batches.
+    The planner's state is lost in a restart. That is safe, because the state affects only how the policy divides later
+    micro-batches.
     """
 
     def __init__(self, options: Options) -> None:
@@ -69,7 +70,7 @@ class BatchPlanner:
         offsets = resolve("startingOffsets", bound, partitions, self._catalog)
         refuse_beyond_end("startingOffsets", bound, self._catalog)
         if self._target is not None:
-            # Fix the end again, because records may have arrived since, and the end must not be before the start.
+            # Set the end again. Records may have arrived since it was set, and the start must not be after the end.
             self.stop_at_what_is_there()
         return StreamOffset(offsets, topic_ids, begun=offsets)
 
@@ -78,7 +79,7 @@ class BatchPlanner:
         self._target = self._ends()
 
     def next(self, begin: StreamOffset, *, limited: bool) -> StreamOffset:
-        """Return the end of the micro-batch that starts at `begin`, or `begin` itself if there is too little to read.
+        """Return the end of the micro-batch that starts at `begin`, or `begin` itself if too few records are waiting.
 
         Raises `KafkaError` if Kafka no longer has the next offsets, unless failOnDataLoss is false.
         """
@@ -96,7 +97,7 @@ class BatchPlanner:
         start, losses = bridge(begin, self.seen, self._starts(begin, self.seen))
         if losses and self._options.fail_on_data_loss:
             raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")
-        # A new partition is first recorded at its start, so that its first range is in Spark's log too.
+        # In a new partition, the end is the start, so that Spark's log has the start of the partition's first range.
         end = {at: stop if at in begin.offsets else start[at] for at, stop in self.seen.offsets.items()}
         now = time.monotonic()
         if restarted := [at for at, offset in start.items() if begin.offsets.get(at) != offset]:
@@ -110,7 +111,7 @@ class BatchPlanner:
         if planned == begin:
             return self._nothing(begin)
         _log(losses)
-        is_first = begin.begun == begin.offsets  # set by `initial`
+        is_first = begin.begun == begin.offsets  # `initial` makes them equal
         limit = self._control.limit if self._control else None
         planned = replace(planned, begun=start if is_first else None, limit=limit)
         wanted = ranges(begin, planned)
@@ -125,7 +126,7 @@ class BatchPlanner:
 
         Raises `KafkaError` if there are any, unless failOnDataLoss is false.
         """
-        if end == self._last:  # the micro-batch was planned just now, in this run
+        if end == self._last:  # not a replay: this run has just planned the micro-batch
             return set()
         ids = self._catalog.topic_ids(end.topic_ids)
         replaced = {name for name, planned in end.topic_ids.items() if ids.get(name, planned) != planned}
@@ -148,7 +149,7 @@ class BatchPlanner:
         return StreamOffset(self._catalog.ends(partitions), topic_ids)
 
     def _with_unlisted(self, begin: StreamOffset, seen: StreamOffset) -> StreamOffset:
-        """Add the known partitions that Kafka has not listed, if their topic is still the same.
+        """Add the known partitions that Kafka has not listed, unless their topic has been recreated.
 
         Partitions cannot be removed from a topic, so they still exist. A broker whose metadata is out of date may leave
         them out if partitions were added to the topic only recently.
@@ -195,7 +196,7 @@ class BatchPlanner:
         return self._admission.stops(start, end, now, limit)
 
     def _note_time(self, begin: StreamOffset) -> None:
-        """Record how long the last micro-batch took. It has ended when Spark requests the next one."""
+        """Record how long the last micro-batch took: until now, because Spark has requested the next micro-batch."""
         if self._control is None:
             return
         if self._planned is None:
@@ -239,7 +240,7 @@ class BatchPlanner:
 
 
 def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions, *, slow: bool) -> StreamOffset:
-    """Add to the plan how many tasks read it, which depends on the cluster. A replay uses the same number."""
+    """Add the number of tasks to the plan, so that a replay uses the same number. It depends on the cluster."""
     cores = cluster_parallelism() or os.cpu_count() or 1
     return replace(planned, tasks=options.count(wanted, cores, slow=slow), split=options.split)
 

@@ -19,7 +19,8 @@ from headway.spark.source.pushed_filters import Bounds, bounds_of
 
 log = logging.getLogger(__name__)
 
-# This does not depend on the machine, so that a write with txnAppId that is repeated elsewhere has the same tasks.
+# This number does not depend on the machine, so that a write with txnAppId has the same tasks when it is repeated on
+# another machine.
 _LEAST_TASKS = 8
 
 _FOR_STREAMS = (
@@ -96,7 +97,8 @@ class BatchReader(DataSourceReader):
             found = catalog.at(bounds.first_time, list(start))
             start = {at: max(offset, found[at]) for at, offset in start.items()}
         if bounds.end_time is not None and lateness is not None:
-            # Timestamps need not be in order, so records with an earlier time can follow the first record after it.
+            # Timestamps need not be in order, so a record before `end_time` can follow a record after it. `lateness` is
+            # how much older such a record can be.
             beyond = min(LARGEST, max(0, bounds.end_time + round(lateness * 1000)))
             found = catalog.at(beyond, list(end))
             end = {at: min(offset, found[at]) for at, offset in end.items()}
@@ -104,10 +106,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushedFilters:
-    """Takes the place of a reader's method `pushFilters`, so that the reader also works without filter pushdown.
+    """Replaces a reader's method `pushFilters`, so that the reader also works without filter pushdown.
 
-    If filter pushdown is not enabled in a session, Spark rejects a reader that overrides `pushFilters`. It checks this
-    by comparing `__func__` with the function of the base class, so this object has that function as `__func__`.
+    If filter pushdown is not enabled in a session, Spark rejects a reader that overrides `pushFilters`. Spark compares
+    `__func__` with the function of the base class, so the `__func__` of this object is that function.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -116,7 +118,7 @@ class PushedFilters:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
-        """Limit the offsets that are read by the filters. Returns all filters, so that Spark also applies them."""
+        """Use the filters to read fewer offsets. Returns all filters, so that Spark also applies them to the rows."""
         self._reader.bound(filters)
         return filters
 

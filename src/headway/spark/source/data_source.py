@@ -21,7 +21,7 @@ from headway.spark.source.stream_reader import StreamReader
 class HeadwayDataSource(DataSource):
     """Reads Kafka topics with priority levels as a source of Spark, and writes rows to Kafka as a sink.
 
-    The source has the columns of Spark's Kafka source, and a column `level`. It has the options below;
+    The source has the columns of Spark's Kafka source, and a column `level`. The source has the options below;
     `kafka.bootstrap.servers` and one of the first four are required. For the options of the sink, see
     `headway.spark.sink.writers`.
 
@@ -36,26 +36,26 @@ class HeadwayDataSource(DataSource):
     | `startingOffsets` | streams: `latest`, batches: `earliest` | where a new query starts: one of \
 these, a time with its zone, or JSON by topic, level (if there are levels) and partition, with offsets or times |
     | `endingOffsets` | `latest` | where a batch ends, in the same forms |
-    | `maxRecordsPerTrigger` | no limit | the most records in a micro-batch |
+    | `maxRecordsPerTrigger` | no limit | the maximum number of records in a micro-batch |
     | `targetTriggerTime` | none | how long a micro-batch should take; the limit is adapted to how long the last \
 micro-batches took |
     | `policy` | `fair` | how the levels share a micro-batch: `fair`, `capacity_burst` or `strict` |
     | `distributor` | `exponential` | the shares of the levels: `exponential`, `linear`, or weights, lowest level \
 first: `1,1,8` |
-    | `strictMaxWait` | `1m` | with `strict`, a record that the query has seen waiting for longer counts as one of the \
-highest level |
+    | `strictMaxWait` | `1m` | with `strict`, a record that the query has seen waiting longer than \
+this counts as a record of the highest level |
     | `minRecordsPerTrigger` | 1 | the number of waiting records at which a micro-batch starts |
     | `maxTriggerDelay` | `15m` | the time after which a micro-batch starts even with fewer waiting records |
-    | `minPartitions` | the cluster's cores; in batches 8 | the minimum number of tasks of a micro-batch. Without \
-`splitPartitions`, there are no more tasks than partitions |
-    | `maxRecordsPerPartition` | no limit | the maximum number of records of a task. Without `splitPartitions`, a task \
+    | `minPartitions` | the cluster's cores; in batches 8 | the minimum number of tasks in a micro-batch. Without \
+`splitPartitions`, there cannot be more tasks than partitions |
+    | `maxRecordsPerPartition` | no limit | the maximum number of records in a task. Without `splitPartitions`, a task \
 reads at least one whole partition |
     | `splitPartitions` | streams: `false`, batches: `true` | whether several tasks can read one partition, whose \
 records then have no order |
     | `failOnDataLoss` | `true` | whether the query fails if Kafka no longer has some offsets; otherwise they are \
 logged and skipped |
     | `isolation` | `read_committed` | `read_committed` or `read_uncommitted` |
-    | `group.id` | none | a group to whose level groups the progress of the query is also committed |
+    | `group.id` | none | a consumer group, to whose level groups the query also commits its progress |
     | `includeHeaders` | `false` | whether to add a column `headers` |
     | `timestampLateness` | none | batches: how much older the timestamp of a record can be than that of an earlier \
 record in its partition |

@@ -13,8 +13,8 @@ from headway.kafka.reading.range_reader import Offsets
 from headway.records.record_types import TopicPartition
 
 # These three limit the number of sightings in `Sightings`.
-_DENSE = 32  # sightings up to this many spacings old are all kept
-_PART_OF_AGE = 8  # older ones are thinned out to about one per (age / this number)
+_DENSE = 32  # all sightings up to this many spacings old are kept
+_PART_OF_AGE = 8  # about one sighting per (age / this number) is kept beyond that
 _SIGHTINGS = 128  # the maximum number of sightings
 
 
@@ -40,7 +40,7 @@ class Sightings:
             self._ends.append((now, {own.setdefault(at, at): offset for at, offset in ends.items()}))
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget the end offsets of partitions whose offsets have started again."""
+        """Drop the end offsets of these partitions, because their offsets have started again."""
         for _, ends in self._ends:
             for each in partitions:
                 ends.pop(each, None)
@@ -69,7 +69,7 @@ class Sightings:
 
 
 def longest_waits(sightings: Sightings, reached: Offsets, end: Offsets, now: float) -> dict[int, float]:
-    """Return, for each level with records from `reached` to `end`, for how many seconds the first has been waiting.
+    """Return how many seconds the first record from `reached` to `end` has been waiting, for each level that has any.
 
     >>> at, sightings = TopicPartition("orders", partition=0, level=2), Sightings()
     >>> sightings.note({at: 5}, now=10.0)
@@ -115,7 +115,7 @@ class LevelSplit:
         self._sightings = sightings
 
     def stops(self, start: Offsets, end: Offsets, now: float, limit: int | None = None) -> Offsets:
-        """Return the end offsets of a micro-batch in which the levels share the capacity as the policy decides.
+        """Return the end offsets of a micro-batch. The policy decides how the levels share the capacity.
 
         The partitions of a level take turns.
 
@@ -134,7 +134,7 @@ class LevelSplit:
         return stops
 
     def _found(self, levels: Sequence[Sequence[TopicPartition]], start: Offsets, end: Offsets) -> list[Unread]:
-        """Return the records of each level that a consumer would hold if it fetched as many as the policy demands."""
+        """Return the waiting records of each level, but at most as many as the policy demands."""
         demand = self._policy.demand([Unread({}, 0, self._sightings)] * self._levels)
         return [
             Unread(
@@ -156,11 +156,11 @@ def _by_level(partitions: Offsets, levels: int) -> list[list[TopicPartition]]:
 def _in_turns(partitions: Sequence[TopicPartition], start: Offsets, end: Offsets, count: int) -> Offsets:
     """Return the end offsets for `count` records, which are divided equally among partitions that have enough.
 
-    The partition that comes first depends on how many offsets have been read before. So if `count` is below the number
-    of partitions, each partition gets its turn, and no state other than the offsets is needed.
+    The number of offsets that were read before decides which partition comes first. So even if `count` is below the
+    number of partitions, all partitions take turns, and no state other than the offsets is needed.
     """
     turn = sum(start[partition] for partition in partitions) % max(1, len(partitions))
-    # Among equal claims, `Fair` serves the last one first.
+    # If several partitions are entitled to the next record, `Fair` gives it to the last of them. So reverse the queue.
     queue = [*partitions[turn:], *partitions[:turn]][::-1]
     parts = Fair([1] * len(queue)).pick([end[partition] - start[partition] for partition in queue], count)
     return {partition: start[partition] + part for partition, part in zip(queue, parts, strict=True)}

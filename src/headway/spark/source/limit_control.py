@@ -1,4 +1,4 @@
-"""A controller that adapts the limit of micro-batches to the time that they take. It has no clock.
+"""A controller that adapts the limit of micro-batches to the time that they take. It reads no clock.
 
 The time of a micro-batch is a fixed overhead plus a time for each record, both of which are unknown. After each
 micro-batch of n records, the limit moves towards n * (wanted time / time taken). If the overhead is below the wanted
@@ -57,8 +57,9 @@ class LimitControl:
         self.at_least_for = self.at_least_for + 1 if is_late and self.limit == self.least else 0
         if not is_telling or records <= 0:
             return
-        # Correct the exact limit, not the rounded limit that was used. Near the target, each correction is a fraction
-        # of a record. If the limit were rounded every time, a small limit would stop several records below the target.
+        # Correct the exact limit, not the rounded limit of the micro-batch. Near the target, each correction is a
+        # fraction of a record. If the limit were rounded every time, a small limit would stop several records below the
+        # target.
         used = self._exact if records == self.limit else records
         suited = used * AIM * self.target / max(seconds, 1e-3)
         if suited < self._exact:

@@ -43,7 +43,7 @@ class OffsetCatalog(Protocol):
 
 
 def parse_bound(name: str, value: str, naming: TopicNaming) -> Bound:
-    """Parse the value of an option as a bound. Raises `ConfigError` if it does not have one of the four forms."""
+    """Parse the value of an option as a bound. Raises `ConfigError` unless the value has one of the four forms."""
     if value.lower() == "earliest":
         return "earliest"
     if value.lower() == "latest":
@@ -89,7 +89,7 @@ def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], cat
 
 
 def refuse_beyond_end(name: str, bound: Bound, catalog: OffsetCatalog) -> None:
-    """Raise `ConfigError` if an offset is beyond the end of its partition, because no record might ever have it."""
+    """Raise `ConfigError` if an offset is beyond its partition's end, because the partition might never reach it."""
     if not isinstance(bound, BoundOfEach):
         return
     for partition, end in catalog.written([each for each, offset in bound.offsets.items() if offset >= 0]).items():
@@ -113,8 +113,8 @@ def _each(name: str, value: str, naming: TopicNaming) -> BoundOfEach:
 
 def _time_of(name: str, partition: TopicPartition, text: str) -> int:
     said = f"The option {name} gives {name_of(partition)} the text {shown(text)}"
-    # In other places, text of digits is a time in milliseconds. Here it is refused, because it might be an offset that
-    # was put in quotes by mistake.
+    # Elsewhere, text that consists of digits is a time in milliseconds. In JSON it is refused, because it might be an
+    # offset that was put in quotes by mistake.
     time = None if text.strip().isdigit() else moment_ms(text)
     if time is None:
         raise ConfigError(

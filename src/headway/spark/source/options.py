@@ -34,8 +34,8 @@ _MOST_TASKS = 100_000
 
 _OFFSET_RESET = "auto.offset.reset"
 
-_MOST_UNDER_TARGET = 10_000_000  # the limit up to which targetTriggerTime can go without maxRecordsPerTrigger
-_LEAST_TARGET_S = 0.25  # seconds, which is twice the time that an empty micro-batch takes
+_MOST_UNDER_TARGET = 10_000_000  # the highest limit that targetTriggerTime can set if maxRecordsPerTrigger is not set
+_LEAST_TARGET_S = 0.25  # in seconds: twice the time that an empty micro-batch takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Options:
 
 
 def parse(given: Mapping[str, str], *, in_streams: bool = True) -> Options:
-    """Parse the options that Spark passes, with names in any case and values as text.
+    """Parse the options that Spark passes. Case does not matter in names, and all values are text.
 
     `in_streams` decides the default of `splitPartitions`: false for a streaming read, true for a batch read.
 
@@ -158,7 +158,7 @@ def _tasks(options: Mapping[str, str], *, in_streams: bool) -> TaskOptions:
         None if least is None else values.bounded_number("minPartitions", least, 1, "the fewest tasks", _MOST_TASKS),
         None
         if most is None
-        else values.bounded_number("maxRecordsPerPartition", most, 1, "the most records of a task"),
+        else values.bounded_number("maxRecordsPerPartition", most, 1, "the maximum number of records in one task"),
         values.true_or_false("splitPartitions", options.get("splitpartitions", "false" if in_streams else "true")),
     )
 
@@ -169,7 +169,7 @@ def _bound(name: str, options: Mapping[str, str], naming: TopicNaming) -> Bound 
 
 
 def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
-    """Raise `ConfigError` if options for the limit contradict each other, or if a level would get no share of it."""
+    """Raise `ConfigError` if options for the limit contradict each other, or would give a level no share of it."""
     if parsed.target_trigger_time is not None and parsed.policy == "capacity_burst":
         raise ConfigError(
             "The option targetTriggerTime changes the limit, but the policy capacity_burst divides it into fixed "

@@ -1,4 +1,4 @@
-"""Derives from the filters of a query which records must be read.
+"""Determines which records a query must read, given its filters.
 
 Spark also applies every filter to the rows itself. So the bounds can include rows that a filter rejects, but must never
 exclude a row that all filters accept.
@@ -87,7 +87,7 @@ def _with(bounds: Bounds, wanted: Filter) -> Bounds:
 def _with_values(bounds: Bounds, column: str, values: Collection[Any]) -> Bounds:
     given = [value for value in values if value is not None]
     if len(given) < len(values):
-        return bounds  # depending on the filter, a null matches null values or makes the filter's result null
+        return bounds  # with a null, the filter matches nulls or is null itself
     if column in _PLACES:
         changed: dict[str, Any] = {column: _common(getattr(bounds, column), frozenset(given))}
         return replace(bounds, **changed)

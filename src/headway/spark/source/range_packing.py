@@ -15,18 +15,18 @@ from headway.records.record_types import TopicPartition
 from headway.spark.source.stream_offset import StreamOffset
 
 RECORDS_PER_TASK = 100_000
-"""The number of records for which another task is worth its start. Starting a wave of tasks takes about as long as
-reading a third of this many records."""
+"""There are enough tasks that none has to read many more records than this, even if that means more tasks than cores.
+Starting a wave of tasks takes about as long as reading a third of this many records."""
 
 RECORDS_FOR_ONE = 1_000
-"""The number of records up to which one task is used, because it reads them before two tasks would have started."""
+"""Up to this many records, a single task is used, because it can read them before two tasks would have started."""
 
 RANGES_FOR_ONE = 100
-"""The number of ranges up to which one task is used. Each range takes 0.3 ms, or 1.5 ms if more records follow it in
-the partition."""
+"""Up to this many ranges, a single task is used. Each range takes 0.3 ms, or 1.5 ms if more records follow it in the
+partition."""
 
 RECORDS_OF_A_RANGE = 300
-"""The cost of starting a range, as the number of records that are read in the same time."""
+"""The cost of starting a range, expressed as the number of records that could be read in that time."""
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
@@ -34,8 +34,8 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
 
     A partition that is not in `start` has no range yet: the next micro-batch begins at its offset in `end`. A topic
     that was recreated in between is read from its first offset. In a query's first micro-batch, `end` also contains the
-    offsets at which the micro-batch starts. They take the place of `start`, because Spark requests the initial offset
-    again after a restart, and it may have changed.
+    offsets at which the micro-batch starts. These offsets are used instead of `start`, because after a restart Spark
+    requests the initial offset again, which may have changed.
     """
     if end.begun is not None:
         start = replace(end, offsets=end.begun)
@@ -48,7 +48,7 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
 
 def _begin(start: StreamOffset, end: StreamOffset, partition: TopicPartition) -> int:
     if start.is_surely_same_topic(end, partition):
-        return start.offsets[partition]  # if the end is before this offset, Kafka has lost records: the range is empty
+        return start.offsets[partition]  # an end before this offset means lost records; the range is then empty
     begun_anew = not start.same_topic(end, partition) or end.offsets[partition] < start.offsets[partition]
     return 0 if begun_anew else start.offsets[partition]
 
@@ -69,7 +69,7 @@ class TaskOptions:
         """Return how many tasks should read the ranges on a cluster that runs `cores` tasks at a time.
 
         Without options, this is one task for few records, otherwise one task per core, or more if there are many
-        records. `slow` says that handling the records takes a long time, so even a few records are divided.
+        records. If `slow` is True, handling the records takes a long time, so even a few records are divided.
         """
         records = sum(item.length for item in wanted)
         few = records <= RECORDS_FOR_ONE and len(wanted) <= RANGES_FOR_ONE and not slow

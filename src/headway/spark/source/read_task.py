@@ -31,7 +31,7 @@ def input_partitions(
 ) -> list[InputPartition]:
     """Divide the ranges into one group per task, at most `tasks` groups.
 
-    Ranges of the Kafka topics in `without` are left out. The other ranges stay in the same tasks.
+    Ranges of the Kafka topics in `without` are left out, but that does not move the other ranges to other tasks.
     """
     groups = range_packing.divide(wanted, tasks, split=split)
     return [InputPartition([each for each in group if kafka_topic(each.partition) not in without]) for group in groups]
@@ -61,14 +61,14 @@ def read(
 
 
 def _with_keys(found: Iterable[PartitionRun], keys: Collection[bytes] | None) -> Iterator[PartitionRun]:
-    """Yield the runs with only the records that have one of these keys. If `keys` is None, all records are kept."""
+    """Drop all records that do not have one of these keys. If `keys` is None, all records are kept."""
     for source, records in found:
         if wanted := records if keys is None else [record for record in records if record.key() in keys]:
             yield source, wanted
 
 
 def _joined(found: Iterable[PartitionRun]) -> Iterator[list[PartitionRun]]:
-    """Collect short runs into lists, each of which becomes one batch, because each batch costs Spark 1 ms."""
+    """Collect short runs of records into lists. Each list becomes one batch, because a batch costs Spark 1 ms."""
     joined: list[PartitionRun] = []
     records = size = 0
     for run in found:

@@ -36,19 +36,19 @@ _OWN_NAMES = "headway.topicsUnderOwnNames"  # a key in the metadata of `level`, 
 def has_level_topics(df: DataFrame) -> bool:
     """Return whether the Kafka topic of a row ends with its level, as in `orders-2`.
 
-    If the frame was read without the option `levels`, it does not: the column `topic` has the name that the topic has
-    in Kafka, and the column `level` has its priority.
+    The result is False if the frame was read without the option `levels`. In that case, the column `topic` has the name
+    of the Kafka topic itself, and the column `level` has the topic's priority.
     """
     if "level" not in df.columns or df.schema["level"].metadata.get(_OWN_NAMES, False):
         return False
-    sources = planned_sources(df)  # a user's own schema or a cast drops the metadata
+    sources = planned_sources(df)  # the metadata is lost in a cast or with `.schema(…)`
     return not sources or any("levels" in source.options for source in sources)
 
 
 def schema(include_headers: bool, *, level_topics: bool = True) -> StructType:
-    """Return the columns of the source. For records of every level, `topic` is the name that was subscribed to.
+    """Return the columns of the source. At every level, the column `topic` has the name that was subscribed to.
 
-    If `level_topics` is False, the metadata of the column `level` says so, and `has_level_topics` reads it there.
+    If `level_topics` is False, that is noted in the metadata of the column `level`, where `has_level_topics` finds it.
     """
     columns = (
         StructType()
@@ -124,7 +124,7 @@ def _timestamps(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
 
 def _offsets(messages: Sequence[Message], runs: Sequence[PartitionRun]) -> pa.Array:
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
-    # If compaction and transactions have left no gaps, this takes a hundredth of the time.
+    # If compaction and transactions have left no gaps, this shortcut takes a hundredth of the time.
     if len(runs) == 1 and last - first == len(messages) - 1:
         return pa.array(np.arange(first, last + 1))
     return pa.array(map(Message.offset, messages), pa.int64())
@@ -134,7 +134,7 @@ def _timestamp_types(messages: Sequence[Message]) -> pa.Array:
     stamps = list(map(Message.timestamp, messages))
     # In Kafka, -1 means no timestamp, 0 creation time, and 1 log append time. librdkafka's numbers are one higher.
     kinds = set(map(itemgetter(0), stamps))
-    if len(kinds) == 1:  # nearly always true, because the timestamps of a topic are of one kind
+    if len(kinds) == 1:  # nearly always the case, because a topic's timestamps are of one kind
         return pa.repeat(pa.scalar(kinds.pop() - 1, pa.int32()), len(stamps))
     return pa.array([kind - 1 for kind, _ in stamps], pa.int32())
 

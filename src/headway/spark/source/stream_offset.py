@@ -17,12 +17,12 @@ class StreamOffset:
 
     The ids are needed because a topic that is deleted and recreated has another id, and its offsets start again.
 
-    `tasks` is the maximum number of tasks for the micro-batch that ends at these offsets, and `split` is whether ranges
-    are split for them. They are stored so that in a replay, each task gets the same rows on any machine and with any
-    options.
+    `tasks` is the maximum number of tasks for the micro-batch that ends at these offsets, and `split` is True if ranges
+    may be split among tasks. Both are stored so that in a replay, each task gets the same rows, even on another machine
+    or with other options.
 
-    `begun` has the start of the micro-batch if it is the first one of a query. Spark does not store that start, and
-    requests it again after a restart. `limit` is the current limit under targetTriggerTime, with which a restarted
+    `begun` is set only in the first micro-batch of a query, and contains its start. Spark does not store that start,
+    and requests it again after a restart. `limit` is the current limit under targetTriggerTime, with which a restarted
     query continues.
     """
 
@@ -34,7 +34,7 @@ class StreamOffset:
     limit: int | None = field(default=None, compare=False)
 
     def same_topic(self, other: "StreamOffset", partition: TopicPartition) -> bool:
-        """Return whether the topic of a partition is the same in both offsets. An unknown id counts as the same."""
+        """Return whether the topic of a partition is the same in both offsets. An unknown id matches every id."""
         name = kafka_topic(partition)
         ours, theirs = self.topic_ids.get(name), other.topic_ids.get(name)
         return ours == theirs or ours is None or theirs is None

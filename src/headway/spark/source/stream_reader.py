@@ -57,8 +57,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the end offsets that the last call of `latestOffset` found. Spark shows them with the progress.
 
-        The result also contains, for each level, how many seconds the oldest record that the micro-batch does not
-        include has been waiting.
+        For each level, the result also contains how long the oldest record that is not in the micro-batch has been
+        waiting, in seconds.
         """
         planner = self._planner
         if planner is None or planner.seen is None:

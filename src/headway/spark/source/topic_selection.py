@@ -19,8 +19,8 @@ _ASSIGN_EXAMPLE = '{"orders": [0, 1]}: topic, partitions of every level'
 class Selection:
     """The selected topics, given by their names or by a pattern.
 
-    If `assigned` is given, only these partitions of the topics are read. `priorities` is the level of each existing
-    topic, if the option is given.
+    If `assigned` is given, only these partitions of the topics are read. With the option `priorities`, the attribute
+    `priorities` has the level of each topic.
     """
 
     topics: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Selection:
         A topic that matches a pattern is selected only if all its levels exist.
         """
         if self.pattern is not None:
-            seen = catalog.topics().seen  # a topic can be deleted before the next request
+            seen = catalog.topics().seen  # a matching topic might be deleted before the next request
             return catalog.find(_matching(self.pattern, seen, naming.levels), naming, may_be_gone=True)
         found = catalog.find(self.topics, naming)
         return found if self.assigned is None else _only(self.assigned, found, naming.levels or 1)

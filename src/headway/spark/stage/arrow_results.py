@@ -78,7 +78,7 @@ def _as_array(returned: Any, results: ResultType) -> pa.Array:
 
 def _converted(array: pa.Array, results: ResultType, most: int) -> tuple[pa.Array, int]:
     whole = converted(array, results.arrow_type)
-    whole = pa.concat_arrays([whole, whole.slice(0, 0)])  # makes a copy; Arrow does not copy a single array
+    whole = pa.concat_arrays([whole, whole.slice(0, 0)])  # makes a copy, which Arrow would not do for a single array
     whole.validate(full=True)  # an array made from buffers can contain anything, and Spark's Java side does not check
     return whole, results.check_array(whole, most)
 
@@ -99,8 +99,8 @@ def converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Convert an array to another type of the same kind: numbers to numbers, and structs by the names of their fields.
 
     Arrow's own cast is not used for everything, for three reasons. It rejects nulls where the type does not allow them;
-    this function keeps them. It converts text to numbers, which a handler would not intend. And it takes a time without
-    a zone as UTC, instead of as a time in the session's time zone.
+    this function keeps them. It converts text to numbers, which a handler would not intend. And it interprets a time
+    without a zone as UTC, not in the session's time zone.
 
     Raises `TypeError` for an array of another kind, and Arrow's errors for values that the type cannot represent.
     """
@@ -172,5 +172,5 @@ def _fitted_part(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _of_parts(array: pa.Array, kind: pa.DataType, parts: pa.Array) -> pa.Array:
-    """Return an array of lists or maps that has the same lengths as this array, but other elements."""
+    """Return an array of lists or maps with the same lengths as in this array, but with these elements."""
     return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], array.null_count, array.offset, [parts])

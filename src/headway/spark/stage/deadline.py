@@ -1,7 +1,7 @@
 """The deadline of a task, at which the task ends. Rows that are not done by then are handled again later.
 
-A deadline keeps one slow call from holding up a whole micro-batch. The task also does not wait for a retry that would
-begin after the deadline: it returns the row as soon as that is known, so it can even end before its deadline.
+A deadline keeps one slow call from holding up a whole micro-batch. Nor does the task wait for a retry that would begin
+after the deadline. It returns such a row at once, so the task can end even before its deadline.
 """
 
 import math
@@ -20,7 +20,7 @@ class Deadline:
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = math.inf if seconds is None else seconds
-        self.at = math.inf  # a time of the monotonic clock, once the first rows have arrived
+        self.at = math.inf  # by the monotonic clock; set when the first rows arrive
 
     def begin(self) -> None:
         """Set the time of the deadline, unless it is already set."""
@@ -56,9 +56,9 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetriesUntil(Retries):
-    """Retries with a deadline: the verdict is `Later` if the next attempt would begin after it.
+    """Retries with a deadline: if the next attempt would begin after the deadline, the verdict is `Later`.
 
-    `given` decides everything else. It is the user's own object, which can be an instance of a subclass of `Retries`.
+    All other decisions are left to `given`, the user's `Retries`, which can be an instance of a subclass.
     """
 
     given: Retries = field(default_factory=Retries)
@@ -75,6 +75,6 @@ class RetriesUntil(Retries):
 
 
 def retries_until(retries: Retries, until: Deadline) -> RetriesUntil:
-    """Add a deadline to the user's retries. A row whose next attempt would begin after it does not wait for it."""
+    """Add a deadline to the user's retries. A row does not wait for an attempt that would begin after the deadline."""
     same = {each.name: getattr(retries, each.name) for each in fields(Retries)}
     return RetriesUntil(**same, given=retries, until=until)

@@ -12,9 +12,9 @@ LOOP_ANSWERS_WITHIN = 10.0  # the loop has this many seconds to run a callback
 
 @cache
 def handler_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of this Python worker, which is started by the first call.
+    """Return the event loop of this Python worker. The first call starts the loop.
 
-    It runs until the worker ends, so connections that a handler opens in one task can be used in the next.
+    The loop runs until the worker ends, so connections that a handler opens in one task can be used in the next.
     """
     loop = precise_event_loop()
     serve = partial(run_whatever_is_raised, loop, loop.create_future())

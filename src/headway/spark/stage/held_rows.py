@@ -1,4 +1,4 @@
-"""Holds the rows of a task until they are put out together with their outcomes, and limits the memory that they take.
+"""Holds the rows of a task until they are put out, that is, yielded to Spark with their outcomes. Limits their memory.
 
 Invariants:
 - Each row is put out exactly once, with the columns of its outcome.
@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from headway.spark.stage.input_batch import InputBatch, StageRow
 from headway.spark.stage.outcomes import OutcomeColumns, RowOutcome
 
-# These are bytes of rows or results that are not put out yet.
+# The next three limits are numbers of bytes. They count only rows and results that are not put out yet.
 MOST_ROW_BYTES = 256 * 2**20  # if the rows take more, the task reads no further rows
 SHRINK_AT = 64 * 2**20  # if the rows take more, done rows are put out at once, and batches are copied without them
 MOST_RESULT_BYTES = 64 * 2**20  # if the results take more, no handler is called
@@ -40,7 +40,7 @@ class HeldRows:
         self._wake = wake
         self._pause = pause
         self._wake_at = _NEVER
-        self._batches: dict[InputBatch, None] = {}  # the batches that have rows which are not put out yet
+        self._batches: dict[InputBatch, None] = {}  # the batches with rows that are not put out yet
         self._outcomes: deque[tuple[StageRow, RowOutcome]] = deque()
         self._counting = threading.Lock()
         self._result_bytes = 0  # the size of the results in `_outcomes`
@@ -53,7 +53,7 @@ class HeldRows:
         return self.received - self._emitted
 
     def add(self, batch: InputBatch) -> None:
-        """Add a batch, whose rows come after all rows that were added before."""
+        """Add a batch, whose rows follow all rows that were added before."""
         self._batches[batch] = None
         self.received += batch.left
 
@@ -85,9 +85,9 @@ class HeldRows:
             self._pause(self._is_full)
 
     def wake_at(self, outcomes: int) -> bool:
-        """Arrange that `wake` is called at this many outcomes, or when all rows are done.
+        """Arrange that `wake` is called when there are this many outcomes, or when all rows are done.
 
-        Returns whether there are already that many.
+        Returns True if that is already the case.
         """
         self._wake_at = min(outcomes, self.waiting)
         return len(self._outcomes) >= self._wake_at

@@ -9,8 +9,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from headway.runtime.gc_pause import GcPause
 from headway.spark.stage.input_row import ColumnValues, InputRow, shrunk, source_of
 
-_ROW_BYTES = 600  # memory that a row takes in the stage and in the engine, in addition to its values
-_COLUMN_BYTES = 1_000  # memory that a column of a batch takes, even if the batch has few rows
+_ROW_BYTES = 600  # the memory that a row takes in the stage and in the engine, without its values
+_COLUMN_BYTES = 1_000  # the memory that a column of a batch takes at least, even if the batch has few rows
 
 
 class StageRow:

@@ -25,8 +25,9 @@ class ColumnValues(dict[str, Any]):
 
     Args:
         batch: The columns in Arrow form.
-        indices: The indices by which the rows of `batch` are looked up, one for each row. They are given if `batch` is
-            a part of an earlier batch, and are the indices of the rows in that batch.
+        indices: For each row of `batch`, the index by which the row is looked up. If `batch` contains only some rows of
+            an earlier batch, these are the rows' indices in the earlier batch. By default, rows are looked up by their
+            position in `batch`.
         level_topics: Whether the Kafka topic of a row ends with the row's level.
     """
 
@@ -97,8 +98,8 @@ class InputRow:
     def __getitem__(self, name: str) -> Any:
         return self._columns[name][self._index]
 
-    def asDict(self) -> dict[str, Any]:  # noqa: N802  # as Spark's Row has it
-        """Return the values of all columns by name, as the method of Spark's `Row` does."""
+    def asDict(self) -> dict[str, Any]:  # noqa: N802  # the name of the method in Spark's Row
+        """Return the values of all columns by name, as `asDict` of Spark's `Row` does."""
         return {name: self[name] for name in self._columns.names}
 
     def record_origin(self) -> Origin | None:
@@ -128,7 +129,7 @@ _OF_RECORDS: Mapping[str, Callable[[InputRow], Any]] = {
 
 
 def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> ColumnValues:
-    """Move rows to a new batch that contains only these rows. Returns the columns of the new batch.
+    """Move these rows to a new batch that contains only them. Returns the new batch's columns.
 
     Handlers may be reading the rows at the same time.
     """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql import functions as F  # noqa: N812  # Spark's documentation uses this name
 
 from headway.declarations import check_whole
 from headway.errors import ConfigError
@@ -29,9 +29,9 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
     a partition are in the order of their offsets. Records without a key are spread over all tasks. A task holds all its
     records of the micro-batch in memory while it sorts them.
 
-    `partitions` is the number of tasks. By default it is the value that the setting `spark.sql.shuffle.partitions` has
-    now. Spark's adaptive execution does not merge these tasks, so a micro-batch that is run again has the same rows in
-    the same tasks.
+    `partitions` is the number of tasks. By default it is the present value of the setting
+    `spark.sql.shuffle.partitions`. Spark's adaptive execution does not merge these tasks, so a micro-batch that is run
+    again has the same rows in the same tasks.
 
     Raises `ConfigError` if the frame lacks one of the source's columns, if it has a column that cannot be passed to
     Python, or if `partitions` is below 1.
@@ -53,8 +53,8 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
 def check_keys_stay_together(df: DataFrame) -> None:
     """Raise `ConfigError` if the source of the frame can divide the rows of a key among several tasks.
 
-    Nothing is raised if an operator after the source, such as an aggregation, moves rows to other tasks. Then the user
-    is responsible for their order.
+    Nothing is raised if an operator after the source, such as an aggregation, moves rows to other tasks. In that case,
+    the user is responsible for their order.
     """
     if any(_is_split(source) and not source.moved for source in planned_sources(df)):
         raise ConfigError(
@@ -76,6 +76,6 @@ def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = pa.Table.from_batches(found)
         columns = [("level", "descending"), *((name, "ascending") for name in _PLACE if name != "level")]
         order = pc.sort_indices(rows, sort_keys=columns)
-        # Take the rows in pieces, because Arrow cannot take more than 2 GB of a column at once.
+        # Reorder the rows in pieces, because Arrow's `take` supports at most 2 GB of a column at a time.
         for first in range(0, len(order), _ROWS_OF_A_BATCH):
             yield from rows.take(order.slice(first, _ROWS_OF_A_BATCH)).combine_chunks().to_batches()

@@ -49,7 +49,7 @@ def observed_outcomes(rows: DataFrame, handler: str) -> DataFrame:
 def observed_records(rows: DataFrame, dead_letter_topic: str) -> DataFrame:
     """Add the number of records and of dead letters to the progress of the query, under `observedMetrics`.
 
-    The rows have a column `record`, which is null for a row that becomes no record.
+    The rows have a column `record`, which is null for a row from which no record is made.
     """
     is_letter = sf.col("record.topic") == dead_letter_topic
     return rows.observe(
@@ -65,9 +65,9 @@ def _unique(name: str) -> str:
 
 
 def outcome_columns(result: DataType, *, later: bool = False) -> StructType:
-    """Return the columns that a stage adds to each row. `result` is the type of its handler's results.
+    """Return the columns that a stage adds to each row. `result` is the type of the handler's results.
 
-    With `later`, they include the column `again_at`, because rows can be handled again later.
+    If `later` is True, rows can be handled again later, so the columns include `again_at`.
     """
     columns = StructType(
         [

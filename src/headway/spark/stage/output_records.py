@@ -88,10 +88,10 @@ def outputs(
     requires that each run has the same rows in the same tasks, so do not shuffle rows between `parallel_map` and the
     sink.
 
-    By the `identity` of a row, the sink recognises the row when a restarted query calls its handler again. The identity
-    is a string, binary or a whole number, and is different for each row. By default it is made of the source's columns
-    topic, level, partition and offset, if they exist. Without an identity, the sink raises an error if a handler
-    returns other results after a restart; the error explains what to do.
+    The `identity` of a row lets the sink recognise the row when a restarted query calls the handler for it again. The
+    identity is a string, binary or a whole number, and is different for each row. By default it is built from the
+    source's columns topic, level, partition and offset, if they exist. Without an identity, the sink raises an error if
+    a handler returns other results after a restart; the error explains what to do.
 
     Dead letters have the key, the value and the headers of the row, and the same additional headers as the dead letters
     of a `ParallelConsumer`, so `headway dead` can show them and send them again. Headers that need a column of the
@@ -217,7 +217,7 @@ class _OutputRecords:
         return sf.transform(self._elements, lambda element: make(self, element))
 
     def each_reason(self, make: Callable[["_OutputRecords", Column | None], Sequence[Column]]) -> Sequence[Column]:
-        """Return the reasons that `make` returns. With `each`, it is the first reason that any element has."""
+        """Return the reasons that `make` returns. With `each`, each reason is the first one among the elements."""
         if self._elements is None:
             return make(self, None)
         found = sf.transform(self._elements, lambda element: sf.coalesce(_no_text(), *make(self, element)))
@@ -293,7 +293,7 @@ def _reasons(part: _OutputRecords, element: Column | None) -> list[Column]:
 
 
 def _wrong_expiries(record: Output, element: Column | None) -> list[Column]:
-    """Return columns with the reasons for which the sink would reject the expiry time of a record."""
+    """Return columns with the reasons why the sink would reject the expiry time of a record."""
     at = sf.unix_millis(_or_null(record.expires, element).try_cast("timestamp"))
     outside = sf.concat(sf.lit(f"its output to {record.topic} expires "), at.cast("string"), sf.lit(" ms after 1970"))
     reasons = [sf.when(~at.between(0, LATEST), outside)]
@@ -329,7 +329,7 @@ def _column(column: Column | str) -> Column:
 
 
 def _given(given: Given, element: Column | None) -> Column:
-    """Return a column of the row. If `given` is a function, return its result for the element."""
+    """Return the given column of the row. If `given` is a function, return the function's result for the element."""
     if isinstance(given, Column | str):
         return _column(given)
     assert element is not None  # noqa: S101 - for the type checker: functions are refused without `each`

@@ -109,20 +109,20 @@ def parallel_map(
             the same event loop until the worker ends, so they can reuse the clients that they create.
         schema: The type of the handler's result: a DDL string or a data type. A struct can be returned as a dict, a
             tuple, a Row or a dataclass.
-        key: The columns that make up the key, by which rows are kept in order. None for no order. Null is an ordinary
-            key, so rows with a null key are handled one at a time.
+        key: The columns that make up the key, by which rows are kept in order. If it is None, rows are in no order.
+            Null is an ordinary key, so rows with a null key are handled one at a time.
         max_concurrency: How many rows each task handles at a time.
         time_limit: How many seconds a call can take. After that, the attempt has failed.
         retries: When and how often a failed row is tried again.
         park_behind_failed: Whether, after a row has failed permanently, the later rows of its key in the same task are
             left unhandled. Their outcome is then `parked`, and `outputs` makes dead letters of them.
-        later: Whether a handler can raise `RetryLater`. The row is then handled again after the delay, and its attempts
-            are counted on. Meanwhile the later rows of its key are handled. The rows need the source's columns,
+        later: Whether a handler can raise `RetryLater`. The row is then handled again after the delay, and keeps its
+            count of attempts. Meanwhile the later rows of its key are handled. The rows need the source's columns,
             including `headers`.
         deadline: How many seconds a task can take, counted from its first rows. Rows that are not done by then are
-            `later`. Running calls are cancelled; they count as attempts if they had at least half of that time. Rows
-            that were not started are handled again at once. The rows of a key are handled again in their order, but
-            rows of the next micro-batch do not wait for them. This parameter implies `later`.
+            `later`. Running calls are cancelled. A cancelled call counts as an attempt if it had at least half of the
+            deadline's time. Rows that were not started are handled again at once. The rows of a key are handled again
+            in their order, but rows of the next micro-batch do not wait for them. This parameter implies `later`.
         batches: The sizes of batches, such as `Batches(100, linger=0.1)`. The handler then gets a list of rows of one
             key, or of any rows with `key=None`, and a list of contexts if it takes a second argument. It returns a list
             with a result for each row, or one result for all rows. It can raise a `BatchError` that names the rows that
@@ -130,18 +130,19 @@ def parallel_map(
         arrow_columns: The columns that a handler of `batches` gets as a `pyarrow.RecordBatch`, in place of a list of
             rows. It returns an Array with a result for each row, or a RecordBatch or Table whose columns are the fields
             of the schema.
-        adaptive: Whether each task adapts how many rows it handles at a time. It begins with a few, handles more, up to
-            `max_concurrency`, as long as this increases the throughput, and fewer if it only increases the latency.
+        adaptive: Whether each task adapts how many rows it handles at a time. The task begins with a few rows. It
+            handles more, up to `max_concurrency`, as long as this increases the throughput, and fewer if more rows
+            would only increase the latency.
         on_time_limit: A function that is called with the row if its call exceeds the `time_limit`, and that returns the
             row's result. The row is then `ok`, and is not tried again. The function must be quick. If it raises, the
             attempt has failed with that error. It is not called if the handler cannot be interrupted, or if its call is
             still running at the deadline.
-        lifespan: A function that returns a context manager, async or not, for what the calls in a Python worker share,
-            such as a database pool. Calls find the value that it yields in `context.state`. It is entered before the
-            worker's first row, and exited when the worker's process ends, which runs many tasks one after the other. It
-            is not exited if the process is killed.
-        rate_limit: How many rows can start per second in all tasks together, wherever they run. Retries count as well.
-            Tasks request starts from the driver, which listens on an additional port for this.
+        lifespan: A function that returns a context manager, async or not, for an object that all calls in a Python
+            worker share, such as a database pool. Calls find the object that it yields in `context.state`. The context
+            manager is entered before the worker's first row, and exited when the worker's process ends, after many
+            tasks. It is not exited if the process is killed.
+        rate_limit: How many rows can start per second in all tasks together, wherever they run. Retries count too.
+            Tasks request permission for each start from the driver, which listens on an additional port for this.
         expires_after: How many seconds after its record's timestamp a row can start. By default there is no such limit.
             If a header of the record also sets an expiry time, the earlier of the two applies. The rows need the
             source's column `timestamp`.
@@ -247,7 +248,7 @@ def _check_parking(park_behind_failed: bool, key: str | Sequence[str] | None) ->
 
 
 def _lane_columns(df: DataFrame, key: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns by which rows are kept in order: the key, and with the column `key` also the partition's."""
+    """Return the columns by which rows are kept in order: the key and, if that is the column `key`, the partition."""
     if "key" not in key or not {"topic", "partition"} <= set(df.columns):
         return key
     place = [name for name in _PLACE if name in df.columns and is_key(df.schema[name].dataType)]
@@ -321,7 +322,7 @@ def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
             raise ConfigError("on_time_limit needs a time_limit, but no time_limit is given. Add one.")
     if settings.batches is not None:
         check_kind("batches", settings.batches, Batches, "Batches, such as Batches(100)")
-    with_context(handler, *argument_names(settings))  # raises for a handler that cannot be called with these
+    with_context(handler, *argument_names(settings))  # raises an error if the handler cannot take these arguments
     if is_generator_function(handler):
         raise ConfigError(
             f"The handler {called(handler)} is a generator, but must return one result for each row. Return a list "

@@ -107,7 +107,7 @@ def kept(form: bytes) -> Kept:
 def end_all() -> None:
     """End the lifespans of all handlers. If another thread already does so, this call waits for it."""
     with _ending:
-        # End all of them at the same time, so that together they take no longer than a single one can take.
+        # End all lifespans at the same time, so that together they take no longer than the slowest of them.
         closing = [
             threading.Thread(target=_close, args=(_kept.popitem()[1],), name="headway-lifespan-end", daemon=True)
             for _ in range(len(_kept))
@@ -126,17 +126,17 @@ def _close(one: Kept) -> None:
 
 @cache
 def _end_with_process() -> None:
-    """Arrange that `end_all` is called when this Python worker exits, and that it exits when its daemon has ended."""
+    """Make this Python worker call `end_all` when it exits, and make it exit when its daemon has ended."""
     atexit.register(end_all)  # for a process that was not forked by a daemon, and exits normally
     os._exit = partial(_end_and_exit, os._exit, os.getpid())
     daemon = os.getppid()
     if os.getpgid(0) == daemon:
-        os.setpgid(0, 0)  # otherwise the daemon would kill this process without a warning when it kills its group
+        os.setpgid(0, 0)  # leaves the daemon's group, which the daemon kills without a warning
     threading.Thread(target=_leave_with, args=(daemon,), name="headway-spark-daemon", daemon=True).start()
 
 
 def _end_and_exit(exit_at_once: Callable[[int], NoReturn], owner: int, code: int) -> NoReturn:
-    if os.getpid() == owner:  # false in a process that a handler has forked
+    if os.getpid() == owner:  # not in a process that a handler has forked
         end_all()
     exit_at_once(code)
 

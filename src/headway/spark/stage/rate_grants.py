@@ -1,4 +1,4 @@
-"""Divides one rate limit among all tasks of a stage: tasks request starts, and are granted them in turn.
+"""Divides one rate limit among all tasks of a stage: tasks request starts, and the driver grants them in turn.
 
 Fixed shares of the rate would not work. A task does not know how many other tasks there are, because the number changes
 with each micro-batch, and the other tasks could not use the share of a task that has little to do.
@@ -16,9 +16,9 @@ from headway.execution.jobs import Job
 
 T = TypeVar("T", bound=Hashable)
 
-_BURST = 0.1  # the starts of this many seconds can be granted at once
-_GRAIN = 0.01  # grants are held back until they are the starts of this many seconds, because each grant is a message
-_ROUNDING = 1e-9  # a number of starts larger than the rounding errors of sums, which must not delay a start
+_BURST = 0.1  # at most this many seconds' worth of starts can be granted at once
+_GRAIN = 0.01  # wait until this many seconds' worth of starts can be granted, as each grant is a message
+_ROUNDING = 1e-9  # a fraction of a start; rounding errors are smaller, and must not delay a start
 
 
 class Grants(Generic[T]):
@@ -43,7 +43,7 @@ class Grants(Generic[T]):
         self._asked[who] = starts
 
     def leave(self, who: T) -> None:
-        """Drop the request of a task that has ended."""
+        """Remove the request of a task that has ended."""
         self._asked.pop(who, None)
 
     def due(self, now: float) -> Sequence[tuple[T, int]]:
@@ -76,7 +76,7 @@ class Grants(Generic[T]):
 
 
 class GrantedStarts(Gate):
-    """A gate that starts no more attempts in a task than the driver has granted.
+    """A gate that lets a task start no more attempts than the driver has granted.
 
     Args:
         slots: The maximum number of starts to request at a time.
@@ -88,7 +88,7 @@ class GrantedStarts(Gate):
         self._slots = slots
         self._ready = ready
         self._ask = ask
-        self._granted = 0  # negative after a batch that had more attempts than starts were granted
+        self._granted = 0  # negative after a batch with more attempts than granted starts
         self._is_asking = False
 
     def may_start(self, running: int, now: float) -> bool:

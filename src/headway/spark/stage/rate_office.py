@@ -1,8 +1,8 @@
 """Enforces the rate limit of a stage over the network: tasks connect to the driver, which grants them starts.
 
-The driver is used because it outlives all tasks and executors. It listens on an additional port of the address to which
-executors connect in any case. When a task ends, for whatever reason, its connection is closed, so the driver drops its
-request.
+The driver is used because it outlives all tasks and executors. It listens at the address to which executors connect
+anyway, but on an additional port. When a task ends, for whatever reason, its connection is closed, so the driver drops
+its request.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class RateLimit:
 
 
 class RateOffice:
-    """The server on the driver, which grants starts to the tasks of all stages. It listens on the interface `bind`."""
+    """The driver's server, which grants starts to the tasks of all stages. It listens on the interface `bind`."""
 
     def __init__(self, bind: str) -> None:
         self._secret = secrets.token_hex(16)
@@ -114,7 +114,7 @@ class _RatedStage:
 
 
 def limit_for(rate: float, context: SparkContext) -> RateLimit:
-    """Create the rate limit for a new stage of a Spark program. Starts the driver's server if it does not run yet."""
+    """Create the rate limit for a new stage of a Spark program. Starts the driver's server if it is not running yet."""
     conf = context.getConf()
     host = str(conf.get("spark.driver.host", "127.0.0.1"))
     return _office(str(conf.get("spark.driver.bindAddress", host))).limit(rate, host)
@@ -163,7 +163,7 @@ class RateClient:
             with suppress(OSError), self._socket.makefile("rb") as lines:
                 for line in lines:
                     self._granted(int(line))
-        except Exception as error:  # reported, because without grants the task would wait forever
+        except Exception as error:  # must be reported, because without grants the task would wait forever
             self._gone(HeadwayError(f"A grant of the rate_limit could not be used: {error!r}."))
             return
         if not self._closed:

@@ -45,7 +45,7 @@ MOST_BYTES = 64 * 2**20
 """The maximum size of a result in bytes. Spark's Java side holds several copies of each result: with 1 GB of heap,
 results of 128 MB worked, results of 256 MB failed their task, and a result of 450 MB ended the process."""
 
-_ARRAY_BYTES = 2_500  # memory that an array of one struct with two fields takes, in addition to its values
+_ARRAY_BYTES = 2_500  # the memory that an array of one struct with two fields takes, without its values
 _UNSURE: Final[Any] = object()
 _PLAIN_FORM, _ARRAY_FORM = -1, -2  # negative, so that they differ from the ids of objects
 
@@ -88,7 +88,8 @@ class ResultType:
     def checked(self, result: Any) -> tuple[Any, int]:
         """Convert a result to an immutable form that `column` takes. Returns this form and its size in bytes.
 
-        If the result is not of this type, this raises any error that Arrow, Python or a user's class raises for it.
+        If the result is not of this type, this method raises whatever Arrow, Python or a class of the user's raises for
+        it.
         """
         if result is None:
             return None, 0
@@ -96,7 +97,7 @@ class ResultType:
             if result.error:
                 raise result.error
             return result, result.size
-        # A conversion by Arrow takes some microseconds, so it is skipped for results that do not need it.
+        # A conversion by Arrow takes some microseconds, so results that do not need it are not converted.
         if self._plain and (plain := self._plain(result)) is not _UNSURE:
             return plain, _checked_size(_size(plain), MOST_BYTES)
         if self.is_struct and (fields := getattr(type(result), "__dataclass_fields__", None)):
@@ -140,13 +141,13 @@ class ResultType:
 def short_error(error: BaseException) -> str:
     """Return the text of an error, valid for Arrow and short enough for a header.
 
-    Returns an empty text if the error's own code for it raises.
+    Returns an empty string if the error's `__str__` raises an error.
     """
     return clean(user_errors.text_of(error))
 
 
 def clean(text: str) -> str:
-    """Replace lone surrogates in a text, which file names can contain but Arrow does not accept."""
+    """Replace lone surrogates, which text from file names can contain but Arrow does not accept."""
     return text.encode(errors="replace").decode()
 
 
@@ -158,7 +159,7 @@ def _as_dict(value: Any) -> Any:
 def _form(result: Any) -> int:
     """Return a number that is the same for results which `ResultType.column` can convert together.
 
-    It identifies either the form of the result or, for an element of an array, the array.
+    The number identifies the form of the result or, for an element of an array, the array.
     """
     if type(result) is OfArray:
         return id(result.array)

@@ -24,10 +24,10 @@ _OURS = pa.array([HEADER, EXPIRES])
 
 
 def brought_along(batch: InputBatch, now: float, expires_after: float | None = None) -> Mapping[StageRow, Brought]:
-    """Return the earlier attempts and the expiry time of each row of a batch that has any of these.
+    """Return the earlier attempts and the expiry time for each row of a batch that has earlier attempts or expires.
 
-    They come from the headers of the rows' records. If `expires_after` is given, a row also expires that many seconds
-    after the timestamp that its record had when it was first sent. `now` is a time of the monotonic clock.
+    Both are read from the headers of the rows' records. If `expires_after` is given, a row also expires that many
+    seconds after the timestamp that its record had when it was first sent. `now` is a time of the monotonic clock.
     """
     headers = batch.column("headers")
     if expires_after is None and (headers is None or not _may_have_ours(headers)):
@@ -70,11 +70,11 @@ def row_history_after(row: InputRow, failure: FailedAttempts | None) -> str | No
     return history.header()[1].decode()
 
 
-_LONGEST = 1e10  # seconds, about three centuries; Python can still represent a timestamp that is this much later
+_LONGEST = 1e10  # in seconds: about three centuries; Python can still represent a timestamp that is this much later
 
 
 def _may_have_ours(headers: pa.Array) -> bool:
-    """Return whether the headers may include a header of Headway's.
+    """Return whether the headers may include one of Headway's headers.
 
     The check must be fast, because most batches have no such header.
     """

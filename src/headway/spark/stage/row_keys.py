@@ -1,4 +1,4 @@
-"""Makes the keys by which rows are kept in order. Two keys are equal exactly if Spark considers the values equal.
+"""Makes the keys by which rows are kept in order. Two keys are equal if and only if Spark considers the values equal.
 
 The Python values that handlers read cannot be used as keys. NaN is not equal to itself, and a value that Python cannot
 represent would fail the whole task: text that is not UTF-8, a year after 9999, or a time in an unsupported time zone.

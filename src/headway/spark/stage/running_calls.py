@@ -21,12 +21,12 @@ from headway.errors import FatalError, HandlerError, RetriableError, TimeLimitEr
 from headway.spark.stage.deadline import Deadline
 
 _TIMES = 3  # a call is abandoned after this many times its time limit
-LONGER_BY = 10.0  # a call is not abandoned before it is this many seconds late, because a machine can be busy
+LONGER_BY = 10.0  # nor is a call abandoned before it is this many seconds late, because the machine can be busy
 MOST_STUCK = 100  # the maximum number of abandoned calls that still run in this process; each of them holds a thread
 MOST_LEFT = 1_000  # the maximum number of calls left at a deadline that still run in this process
 _FAIR_FRACTION = 0.5  # a call that had less than this fraction of the deadline's time does not count as an attempt
-# How many calls for a row can be left uncounted. After that they count, so that a row whose calls always begin late and
-# never end becomes a dead letter.
+# The maximum number of calls for a row that do not count as attempts. Further calls count, so that a row whose calls
+# always begin late and never end becomes a dead letter.
 _MOST_UNCOUNTED = 50
 
 # Attempts of all tasks in this process whose calls may still run: `given_up` has those that were abandoned after their
@@ -55,7 +55,7 @@ class RunningCalls:
         self._watches = bool(time_limit) or deadline.seconds < math.inf
         self._patience = max(_TIMES * time_limit, time_limit + LONGER_BY) if time_limit else 0.0
         self._running: dict[Any, _RunningCall] = {}
-        self._ending = threading.Lock()  # `begin` does not need it, because a call begins again only after it has ended
+        self._ending = threading.Lock()  # `begin` takes no lock, because a row's next call begins only after `end`
 
     def begin(self, job: Sequence[Any], task: "asyncio.Task[Any] | None" = None) -> None:
         """Record that a call begins. If the handler is a coroutine, `task` is its asyncio task."""
@@ -78,14 +78,14 @@ class RunningCalls:
             return False
 
     def overdue(self) -> Sequence[Any]:
-        """Return the attempts whose calls have exceeded their time limit by so much that they must be abandoned."""
+        """Return the attempts whose calls have exceeded the time limit by so much that the calls must be abandoned."""
         if not self._limit:
             return []
         now = time.monotonic()
         return [work for work, call in list(self._running.items()) if now - call.began > self._patience]
 
     def leave(self) -> Sequence[tuple[Sequence[Any], TimeLimitError | RetriableError]]:
-        """Stop waiting for all running calls at the deadline, and cancel coroutines. Returns each job with its error.
+        """Stop waiting for all running calls at the deadline, and cancel coroutines. Returns each call's job and error.
 
         Raises `HandlerError` if more than `MOST_LEFT` calls that were left earlier still run in this process. A service
         that only hangs occasionally cannot be the cause of this many calls.

@@ -22,7 +22,7 @@ def row(record: ConsumerRecord | None = None, **columns: Any) -> InputRow:
 
     If `record` is given, which `headway.testing.record` makes, the row has the columns of `format("headway")`,
     including `headers`, and the attributes `origin`, `kafka_topic`, `raw_key` and `raw_value`. `columns` are further
-    columns with their values. Without a record, the row has only these. No Spark session is needed.
+    columns with their values. Without a record, the row has only these columns. No Spark session is needed.
 
     Raises `ConfigError` if `record` is not a `ConsumerRecord`.
     """
@@ -46,7 +46,7 @@ def frame(spark: SparkSession, records: Iterable[ConsumerRecord]) -> DataFrame:
     records have the same topic, partition and offset, as by default with `headway.testing.record`, each later one gets
     the next offset.
 
-    Raises `ConfigError` if an item is not a `ConsumerRecord`, and if some records have a level and others do not.
+    Raises `ConfigError` if an item is not a `ConsumerRecord`, or if some records have a level and others do not.
     """
     rows: list[dict[str, Any]] = []
     next_offsets: dict[tuple[str, int], int] = {}

@@ -41,7 +41,7 @@ class Settings:
     arrow_columns: tuple[str, ...] = ()  # the columns of the RecordBatch that the handler gets, if it takes one
     adaptive: bool = False
     on_time_limit: Callable[[InputRow], Any] | None = None  # returns the result of a row whose call took too long
-    priority: str | None = None  # the column whose highest values start first
+    priority: str | None = None  # rows with the highest values in this column start first
     expires_after: float | None = None  # a row expires this many seconds after the timestamp of its record
     zone: str = "UTC"  # the session's time zone, in which times without a zone are interpreted
     rate: RateLimit | None = None  # the rate limit that all tasks share

@@ -2,12 +2,12 @@
 
 The engine and the executors are those of the `ParallelConsumer`. Spark's batches take the place of fetched records, and
 putting rows out takes the place of commits. Invariants:
-- One row of each key is handled at a time, in the order of the rows. So after the call of a row was abandoned, and may
-  still run, later rows of its key are not handled. If `park_behind_failed` is set, the same applies after a failed row.
+- One row of each key is handled at a time, in the order of the rows. If a call was abandoned, it may still be running,
+  so later rows of its key are not handled. If `park_behind_failed` is set, the same applies after a failed row.
 - Each row comes out exactly once, whatever its values, its result and its errors are, and none of these fails the task.
   With a time limit or a deadline, a call that never ends does not fail the task either.
 - After the deadline, no call begins, and the task does not wait for running calls. Rows of a key that are handled again
-  later are put out in their order, and none of them is due earlier than the row before it.
+  later are put out in their order, and no row is due earlier than the row before it.
 - The rows that are not put out yet take less memory than their limit plus one batch. The results that are not put out
   yet take less than their limit plus the results of the running calls (`held_rows.py`).
 """
@@ -72,7 +72,7 @@ _LEAST_BUFFER = 1_000
 _UNBOUNDED = 2**62
 _AT_A_TIME = 5_000
 _LONGEST_WAIT = 0.1  # seconds between two checks for free memory, because no event wakes the task for it
-_SHORTEST_WAIT = 0.01  # after the deadline, seconds between checks of whether calls that were about to begin are over
+_SHORTEST_WAIT = 0.01  # seconds between checks, after the deadline, of whether the last calls are over
 
 # In seconds since the epoch: a day before the latest time that Python can represent, because the local time in another
 # time zone can be a day ahead.
@@ -103,7 +103,8 @@ class Stage:
         self._results = ResultType(settings.columns["result"].dataType, settings.zone)
         self._wake = Wakeup()
         self._held = HeldRows(OutcomeColumns(settings.columns, self._results), self._wake.set, self._pause)
-        # With a priority, the task reads as many rows as fit into its memory limit, so that it finds the highest ones.
+        # With a priority, the task reads as many rows as fit into its memory limit, so that it finds those with the
+        # highest priority.
         buffer = _UNBOUNDED if settings.priority else max(_LEAST_BUFFER, 2 * settings.max_concurrency)
         self._refill_below = -1 if settings.priority else buffer // 2
         self._engine: Engine[Any] = Engine(
@@ -195,7 +196,7 @@ class Stage:
             return self._engine.demand()[0] > 0
 
     def _fill_no_batches(self) -> None:
-        """Let incomplete batches start, because no further rows arrive with which they could be filled."""
+        """Let incomplete batches start, because no more rows will arrive to fill them."""
         with self._dispatch.lock:
             self._engine.let_no_batch_fill()
         self._feed()
@@ -305,7 +306,7 @@ class Stage:
         return called
 
     def _check(self, work: Any, result: Any) -> FatalError | None:
-        """Put out a row with its result. If the result does not fit the schema, returns an error instead."""
+        """Put out a row with its result. If the result does not fit the schema, return an error instead."""
         try:
             checked, size = self._results.checked(result)
         except BaseException as error:  # raised by Arrow, by Python (OverflowError), or by a class of the user
@@ -390,9 +391,9 @@ class Stage:
             self._held.put(row, RowOutcome("later", attempts, error=error, history=history, again_at=again_at))
 
     def _again_at(self, work: Any, at: float) -> float:
-        """Return the time at which a row is handled again, which is `at` unless the order of its key requires another.
+        """Return the time at which a row is handled again: `at`, or another time if the order of its key requires it.
 
-        This time must not be before the time of an earlier row of the key, or after the time of a later row.
+        A row must not be handled again before an earlier row of its key, or after a later row.
         """
         at = min(at, _LATEST)
         if work.lane is ALONE:
@@ -434,7 +435,7 @@ class Stage:
             return
         if self._holds_up():
             raise self._running.holding_up(handler_loop())
-        for work in self._running.overdue():  # checked again, because some may have ended while the loop was tested
+        for work in self._running.overdue():  # again, because calls may have ended while the loop was tested
             if given_up := self._running.give_up(work):
                 self._park_behind(work)  # the call may still run, and rows of a key must not run at the same time
                 if isinstance(self._executor, Threads):
@@ -525,7 +526,7 @@ def results_of_batch(result: Any, count: int) -> Sequence[Any]:
 
 def selected_columns(rows: Sequence[InputRow], names: Sequence[str]) -> pa.RecordBatch:
     """Return the named columns of some rows, in the order of the rows, without converting them to Python values."""
-    # The place of each row is read only once, because the stage may move the row to another batch at any time.
+    # Read the place of each row only once, because the stage may move the row to another batch at any time.
     places = [place_of(row) for row in rows]
     parts = []
     for _, of_one_batch in groupby(places, lambda place: id(place[0])):
