@@ -1,6 +1,6 @@
 """A simulated day of changing delays, with delay topics that fit themselves beside 27 fixed ones.
 
-`python -m tests.property.core.delay.fit_day` writes the table of `docs/design/delay.md`.
+`python -m tests.property.core.delay.fit_day` prints the figures of `docs/design/delay.md`.
 """
 
 import heapq
