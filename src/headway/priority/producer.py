@@ -88,8 +88,6 @@ class Producer(Closable):
         settings = ProducerSettings.parse(config)
         self.max_block = settings.max_block
         self._raises = on_full == "raise"
-        self._write_key = key_writer(settings.key_serializer)
-        self._write_value = value_writer(settings.value_serializer)
         levels = settings.levels or 1
         limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
         turns = make_turn_policy(policy, distributor, levels, max_wait=settings.max_wait)
@@ -99,7 +97,8 @@ class Producer(Closable):
                 Accumulator(levels, turns, limits),
                 RECORD_TAKES,
                 settings.least_size,
-                self._serialize if self._write_key or self._write_value else None,
+                key_writer(settings.key_serializer),
+                value_writer(settings.value_serializer),
                 after_reports,
                 settings.partitioner,
             )
@@ -227,16 +226,6 @@ class Producer(Closable):
             error = self.destinations.buffer_full(destination, f" within max.block.ms={self.max_block * 1000:.0f}")
             future.tally = destination.count_unsent()
             future.fail(error)
-
-    def _serialize(self, future: Any) -> None:
-        """Serialise the key and value of a record, on the sender's thread."""
-        kafka_topic, headers = future.destination.kafka_topic, future.headers
-        headers = list(headers or ())
-        if self._write_key is not None:
-            future.key = self._write_key(future.key, kafka_topic, headers)
-        if self._write_value is not None:
-            future.value = self._write_value(future.value, kafka_topic, headers)
-        future.headers = headers
 
     # Records with a due time
 

@@ -16,14 +16,15 @@ import pytest
 from headway import Producer, Scheduler
 from headway.errors import BufferFullError, ClosedError, ConfigError, DeliveryError, SerializationError
 from headway.kafka.producer.delivery import DeliveryFuture
-from headway.kafka.producer.partitioner import partitioner
+from headway.kafka.producer.partitioner import KeyPartitioner
 from headway.kafka.producer.sender import Sender
 from tests.contract.conftest import Cluster
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 from tests.contract.producer.test_callbacks import leave_reports_to_callers
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "max.block.ms": 50}
-KEYS = {partitioner({})(str(number), 4): str(number) for number in range(100)}  # a key for each of four partitions
+# A key for each of four partitions.
+KEYS = {KeyPartitioner({}).partition_of(str(number), 4): str(number) for number in range(100)}
 
 
 @pytest.fixture
@@ -95,13 +96,13 @@ def test_a_new_leader_loses_and_reorders_nothing(brokers: MockBrokers) -> None:
 def test_a_flood_by_key_is_placed_by_librdkafka_also_when_its_room_is_used_up(
     brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partition_of, placed_here = partitioner({}), list[Any]()
+    partition_of, placed_here = KeyPartitioner.partition_of, list[Any]()
 
-    def counting(key: Any, count: int) -> int:
+    def counting(partitioner: KeyPartitioner, key: Any, count: int) -> int:
         placed_here.append(key)
-        return partition_of(key, count)
+        return partition_of(partitioner, key, count)
 
-    monkeypatch.setattr("headway.kafka.producer.sender.partitioner", lambda config: counting)
+    monkeypatch.setattr(KeyPartitioner, "partition_of", counting)
     # A busy machine's broker is silent for longer than the half second after which the room counts as stuck.
     monkeypatch.setattr("headway.core.producer.accumulator.STUCK_AFTER", 60.0)
     brokers.create("orders")

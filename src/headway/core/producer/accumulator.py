@@ -29,8 +29,8 @@ Invariants:
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from typing import Generic, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Generic, NamedTuple, Protocol
 
 from headway.core.producer.flow_control import FlowControl
 from headway.core.producer.queue_turns import TURN, list_queue, relist, sticky_queue
@@ -44,6 +44,12 @@ _CREDIT = 256 * 1024
 _CREDITS = 64
 # If no unplaced record was reported for this many seconds, these records count as stuck.
 STUCK_AFTER = 0.5
+
+
+class Partitioner(Protocol):
+    """Chooses the partitions for keys."""
+
+    def partition_of(self, key: str | bytes, partition_count: int) -> int: ...
 
 
 class Limits(NamedTuple):
@@ -149,7 +155,7 @@ class Accumulator(Generic[R]):
         size: int,
         is_placed: bool,
         now: float,
-        partition_of: Callable[[str | bytes, int], int],
+        partitioner: Partitioner,
     ) -> tuple[Queue[R], bool]:
         """Choose a queue for a record because `queue` has no credit for it.
 
@@ -164,7 +170,7 @@ class Accumulator(Generic[R]):
             return queue, True
         if is_placed or key is None or not topic.partition_count:
             return queue, False
-        queue = topic.queue(partition_of(key, topic.partition_count))
+        queue = topic.queue(partitioner.partition_of(key, topic.partition_count))
         if self.has_space_soon(queue, size, now):
             return topic.unplaced, False
         return queue, self.admit(queue, size, now)

@@ -66,6 +66,16 @@ _BATCHES_OF_ONE = {"batch.num.messages": 1}
 _IN_DOUBT = ck.KafkaError(ck.KafkaError._INCONSISTENT, "Kafka has acknowledged later records, but not this one")
 
 
+class ClientOwner:
+    """The owner of a client, which calls these methods on the thread that took delivery reports."""
+
+    def reports_taken(self) -> None:
+        """Act on a batch of delivery reports."""
+
+    def login_refused(self, reason: str) -> None:
+        """Act on the refusal of this client's login, after which all records that were queued have failed."""
+
+
 class ProducerClient:
     """A producer of librdkafka, with a thread that takes its delivery reports.
 
@@ -83,22 +93,19 @@ class ProducerClient:
 
     Args:
         config: The settings of librdkafka.
-        after_reports: Called after each batch of reports, on the thread that took them.
-        on_refused: Called with the reason when the brokers refuse the login, on the same thread.
+        owner: Is called after each batch of reports, and when the brokers refuse the login.
         serving: The lock that a thread holds while it takes reports. By default, a new lock is created.
     """
 
     def __init__(
         self,
         config: Config,
-        after_reports: Callable[[], None] = lambda: None,
-        on_refused: Callable[[str], None] = lambda reason: None,
+        owner: ClientOwner | None = None,
         serving: "threading.Lock | None" = None,
     ) -> None:
         self.config = {**_DEFAULTS, **config}
         self.is_idempotent = str(config.get("enable.idempotence", "")).lower() == "true" or "transactional.id" in config
         self._connection = Connection()
-        self._on_refused = on_refused
         self._refusal: AuthenticationError | None = None
         self._produced = 0
         self._missing: dict[str, str] = {}  # for each missing topic, a sentence that names similar existing topics
@@ -114,7 +121,7 @@ class ProducerClient:
         with construction(lambda: self.close(0)):
             self._make_producer()
             register_for_forks(self)
-            self.after_reports = after_reports
+            self.owner = owner or ClientOwner()
             self.reports = ReportPump(self._take_reports, serving)
             self.reports.watch(self.producer)
             self._steps_to_end = EndSteps(
@@ -192,7 +199,7 @@ class ProducerClient:
         """Take reports. The caller holds `ReportPump.serving`."""
         try:
             if self.producer.poll(max(0.0, timeout)):
-                self.after_reports()
+                self.owner.reports_taken()
             self._purge_if_refused()
             self._purge_if_ended()
         except ck.KafkaException as error:
@@ -232,7 +239,7 @@ class ProducerClient:
             return
         self._refusal = refusal
         self.producer.purge()
-        self._on_refused(_as_clause(refusal))
+        self.owner.login_refused(_as_clause(refusal))
         self.reports.wake()  # the purge itself sends no signal
 
     def queued(self) -> int:
@@ -267,7 +274,7 @@ class ProducerClient:
             self._note_end(error)
             return self.queued()
         finally:
-            self.after_reports()
+            self.owner.reports_taken()
 
     def await_reports(self, over: Callable[[], bool], within: float) -> None:
         """Wait for the reports of all records, or until `over()` returns True.

@@ -154,4 +154,4 @@ class ClientTransactions:
                 raise
             return False
         finally:
-            self._client.after_reports()
+            self._client.owner.reports_taken()

@@ -23,45 +23,47 @@ DEFAULT = "murmur2_random"
 # partition.
 _OF_KEYS = {DEFAULT: "murmur2", "consistent_random": "consistent", "fnv1a_random": "fnv1a"}
 
-PartitionOf = Callable[[str | bytes, int], int]
-"""A function (key, number of partitions) -> the partition for the key."""
 PartitionFunction = Callable[[str, bytes, int], int]
 """A function of the user: (Kafka topic, key, number of partitions) -> the partition for the key."""
 
 
-def partitioner(config: Config) -> PartitionOf:
-    """Return the function that the setting `partitioner` names. Raises `ConfigError` if it is not supported.
+class KeyPartitioner:
+    """Calls the function of librdkafka that the setting `partitioner` names.
 
-    >>> partition_of = partitioner({})
-    >>> partition_of("21", 1000), partition_of(b"foobar", 1000)
+    Raises `ConfigError` if the partitioner is not supported.
+
+    >>> partitioner = KeyPartitioner({})
+    >>> partitioner.partition_of("21", 1000), partitioner.partition_of(b"foobar", 1000)
     (340, 166)
     """
-    name = config.get(PARTITIONER, DEFAULT)
-    if name not in _OF_KEYS:
-        raise ConfigError(
-            f"The partitioner is {name!r}; it must be {DEFAULT!r} (the default, as in Java's producer), "
-            "'consistent_random' (librdkafka's default), 'fnv1a_random', or a function (topic, key, partition count) "
-            "-> partition. Records with the same key go to the same partition, and records without a key to any."
-        )
-    function = getattr(_library, f"rd_kafka_msg_partitioner_{_OF_KEYS[name]}")
-    function.restype = ctypes.c_int32
-    function.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-        ctypes.c_int32,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-    )
 
-    def partition_of(key: str | bytes, partition_count: int) -> int:
+    def __init__(self, config: Config) -> None:
+        name = config.get(PARTITIONER, DEFAULT)
+        if name not in _OF_KEYS:
+            raise ConfigError(
+                f"The partitioner is {name!r}; it must be {DEFAULT!r} (the default, as in Java's producer), "
+                "'consistent_random' (librdkafka's default), 'fnv1a_random', or a function (topic, key, partition "
+                "count) -> partition. Records with the same key go to the same partition, and records without a key "
+                "to any."
+            )
+        self._function = getattr(_library, f"rd_kafka_msg_partitioner_{_OF_KEYS[name]}")
+        self._function.restype = ctypes.c_int32
+        self._function.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.c_int32,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        )
+
+    def partition_of(self, key: str | bytes, partition_count: int) -> int:
+        """Return the partition for a key."""
         try:
             raw = key.encode() if isinstance(key, str) else key
-            return function(None, raw, len(raw), partition_count, None, None)  # type: ignore[no-any-return]
+            return self._function(None, raw, len(raw), partition_count, None, None)  # type: ignore[no-any-return]
         except (TypeError, ctypes.ArgumentError):
             return 0  # the key has a wrong type, which `produce` will report
-
-    return partition_of
 
 
 def partition_by(place: PartitionFunction, topic: str, key: object, partition_count: int) -> int:

@@ -5,10 +5,9 @@ from operator import index
 from headway.core.record_size import bytes_of
 from headway.errors import HeadwayError
 from headway.kafka.producer.client import refusal
-from headway.kafka.producer.partitioner import PartitionFunction, PartitionOf, partition_by
+from headway.kafka.producer.partitioner import KeyPartitioner, PartitionFunction, partition_by
 from headway.kafka.producer.sendable import (
     Failed,
-    Prepare,
     Sendable,
     no_such_partition,
     not_sent,
@@ -16,6 +15,7 @@ from headway.kafka.producer.sendable import (
     size_of_rest,
     too_large,
 )
+from headway.kafka.serialization import FieldWriter
 
 _FIRST_GUESS = 1024  # bytes that are assumed for a record before any record was serialised
 
@@ -31,8 +31,9 @@ class RawRecords:
     `first_guess`. Any thread may read both.
 
     Args:
-        prepare: Calls the user's serialisers.
-        partition_of: Returns the partition for a key.
+        write_key: Calls the user's serialiser for keys. None if keys are bytes or strings already.
+        write_value: Calls the user's serialiser for values. None if values are bytes or strings already.
+        partitioner: Chooses the partitions for keys.
         place: The user's function that returns the partition for a key, or None.
         overhead: The bytes that are counted for a record in addition to its own size.
         least: The smallest size that is counted for a record, in bytes.
@@ -41,15 +42,17 @@ class RawRecords:
 
     def __init__(
         self,
-        prepare: Prepare,
-        partition_of: PartitionOf,
+        write_key: FieldWriter | None,
+        write_value: FieldWriter | None,
+        partitioner: KeyPartitioner,
         place: PartitionFunction | None,
         overhead: int,
         least: int,
         largest: int,
     ) -> None:
-        self._prepare = prepare
-        self._partition_of = partition_of
+        self._write_key = write_key
+        self._write_value = write_value
+        self._partitioner = partitioner
         self._place = place
         self._overhead = overhead
         self._least = least
@@ -63,10 +66,10 @@ class RawRecords:
 
         Returns the records that can be sent, and the records that failed, with their errors.
         """
-        ready, refused, prepare = list[Serialised](), Failed(), self._prepare
+        ready, refused = list[Serialised](), Failed()
         for record in raw:
             try:
-                prepare(record)
+                self._serialise_one(record)
                 ready.append((record, self._place_of(record), self._measure(record)))
             except HeadwayError as error:
                 refused.append((record, error))
@@ -75,6 +78,16 @@ class RawRecords:
             except BaseException as error:  # a SystemExit in a serialiser must not stop this thread
                 refused.append((record, not_serialised(record, error)))
         return ready, refused
+
+    def _serialise_one(self, record: Sendable) -> None:
+        if self._write_key is None and self._write_value is None:
+            return
+        topic, headers = record.queue.topic.kafka_topic, list(record.headers or ())
+        if self._write_key is not None:
+            record.key = self._write_key(record.key, topic, headers)
+        if self._write_value is not None:
+            record.value = self._write_value(record.value, topic, headers)
+        record.headers = headers  # serialisers for a schema registry can append to the headers
 
     def _place_of(self, record: Sendable) -> int | None:
         topic, partition = record.queue.topic, record.partition
@@ -86,7 +99,7 @@ class RawRecords:
             return None
         if self._place is not None:
             return partition_by(self._place, topic.kafka_topic, record.key, topic.partition_count)
-        return self._partition_of(record.key, topic.partition_count)
+        return self._partitioner.partition_of(record.key, topic.partition_count)
 
     def _measure(self, record: Sendable) -> int:
         """Return the size to count for a record, and update the estimate for later records of its topic."""

@@ -1,6 +1,5 @@
 """A record on its way from `send` to librdkafka, and the errors for records that cannot be sent."""
 
-from collections.abc import Callable
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,10 +33,6 @@ class Sendable(Waiting, Protocol):
 
     def __call__(self, error: "ck.KafkaError | None", message: "Report") -> None: ...
     def fail(self, error: Exception) -> None: ...
-
-
-Prepare = Callable[[Sendable], None]
-"""A function that replaces the key and the value of a record by their serialised bytes."""
 
 
 Offered = tuple[Sendable, "Destination", Any, Any, int | None, int | None, list[Header] | None]

@@ -18,15 +18,14 @@ from headway.core.producer.accumulator import Accumulator
 from headway.core.producer.queues import Batch, Queue, TopicQueues
 from headway.core.record_size import Field, bytes_of
 from headway.errors import ClosedError, DeliveryError, HeadwayError
-from headway.kafka.producer.client import ProducerClient, closed_in_callback
+from headway.kafka.producer.client import ClientOwner, ProducerClient, closed_in_callback
 from headway.kafka.producer.delivery import Destination, topic_missing
 from headway.kafka.producer.metadata_watch import MetadataWatch
-from headway.kafka.producer.partitioner import DEFAULT, PARTITIONER, PartitionFunction, partitioner
+from headway.kafka.producer.partitioner import DEFAULT, PARTITIONER, KeyPartitioner, PartitionFunction
 from headway.kafka.producer.raw_records import RawRecords
 from headway.kafka.producer.sendable import (
     Failed,
     Offered,
-    Prepare,
     Sendable,
     is_partition,
     no_partition,
@@ -35,6 +34,7 @@ from headway.kafka.producer.sendable import (
     size_of_rest,
     too_large,
 )
+from headway.kafka.serialization import FieldWriter
 from headway.records.record_types import Header
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.flag import Nudge
@@ -56,7 +56,7 @@ _NO_LIMITS = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2
 _LARGEST = 1_000_000  # bytes; the default of librdkafka's message.max.bytes
 
 
-class Sender:
+class Sender(ClientOwner):
     """Passes records to librdkafka through an accumulator.
 
     `serialises` is True if raw records wait for the sender's thread.
@@ -64,7 +64,8 @@ class Sender:
     Args:
         overhead: The bytes that are counted for a record in addition to its own size.
         least: The smallest size that is counted for a record, in bytes.
-        prepare: Serialises a record on the sender's thread. None if keys and values are bytes already.
+        write_key: Serialises a key, on the sender's thread. None if keys are bytes or strings already.
+        write_value: Serialises a value, on the sender's thread. None if values are bytes or strings already.
         after_reports: Called after each batch of reports, on the thread that took them.
         place: The user's function that returns the partition for a key, or None. It is called on the sender's thread.
     """
@@ -75,7 +76,8 @@ class Sender:
         accumulator: Accumulator[Sendable],
         overhead: int,
         least: int,
-        prepare: Prepare | None,
+        write_key: FieldWriter | None,
+        write_value: FieldWriter | None,
         after_reports: Callable[[], None],
         place: PartitionFunction | None = None,
     ) -> None:
@@ -88,11 +90,11 @@ class Sender:
         self._waits = False  # True if any record is waiting
         self._stirred = Nudge()
         self._stopped = False
-        self._partition_of = of_key = partitioner(config)
-        self._raw = RawRecords(prepare or _nothing, of_key, place, overhead, least, self._largest)
-        self.serialises = prepare is not None or place is not None
+        self._partitioner = KeyPartitioner(config)
+        self._raw = RawRecords(write_key, write_value, self._partitioner, place, overhead, least, self._largest)
+        self.serialises = write_key is not None or write_value is not None or place is not None
         ours = {**_NO_LIMITS, "throttle_cb": partial(self._throttled, config.get("throttle_cb"))}
-        self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **ours}, self._settle, self._give_all_up)
+        self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **ours}, self)
         self._watch = MetadataWatch(self.client, config, self._learn, self._refuse)
         self._thread = threading.Thread(target=self._run, name="headway-sender", daemon=True)
         self._thread.start()
@@ -152,7 +154,7 @@ class Sender:
                 self.client.reports.serve_in_stream()
             with self._lock:
                 queue, admitted = self._accumulator.choose(
-                    queue, key, size, partition is not None, time.monotonic(), self._partition_of
+                    queue, key, size, partition is not None, time.monotonic(), self._partitioner
                 )
                 if not admitted or self._stopped:
                     offered = record, destination, value, key, partition, timestamp, headers
@@ -242,11 +244,8 @@ class Sender:
 
     # Passing records on
 
-    def _settle(self) -> None:
-        """Count a batch of reports, and pass on the waiting records that now have space.
-
-        Runs on the thread that took the reports.
-        """
+    def reports_taken(self) -> None:
+        """Count a batch of reports, and pass on the waiting records that now have space."""
         failed = Failed()
         with self._lock:
             self._accumulator.settle(time.monotonic())
@@ -355,9 +354,9 @@ class Sender:
             self._give_up(purged, why, kind)
         return len(purged)
 
-    def _give_all_up(self, why: str) -> None:
-        """Fail all waiting records, because brokers refuse this client's login, so the records would wait forever."""
-        self.purge(self._accumulator.topics, why)
+    def login_refused(self, reason: str) -> None:
+        """Fail all waiting records, because otherwise they would wait forever."""
+        self.purge(self._accumulator.topics, reason)
 
     def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Sendable]]) -> int:
         """Send the waiting records, fail those that are left, and close. Returns the number of undelivered records."""
@@ -423,7 +422,3 @@ def _why_not(record: Sendable, late: str) -> DeliveryError:
     if not late or destination.client.is_missing(destination.kafka_topic):
         return topic_missing(destination)
     return not_sent(record, late)
-
-
-def _nothing(record: Sendable) -> None:
-    """Leave a record unchanged, because its key and value are bytes already."""
