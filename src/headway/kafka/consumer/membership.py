@@ -45,6 +45,14 @@ class RebalanceListener(Protocol):
     def lost(self, partitions: list[TopicPartition]) -> None: ...
 
 
+class _NoListener:
+    """The listener before the first subscription, when the group cannot have given this member a partition."""
+
+    def assigned(self, partitions: list[TopicPartition]) -> None: ...
+    def revoked(self, partitions: list[TopicPartition]) -> None: ...
+    def lost(self, partitions: list[TopicPartition]) -> None: ...
+
+
 class PartitionReader(Protocol):
     """Reads the member's partitions, and keeps records and queues for them."""
 
@@ -72,7 +80,7 @@ class Membership:
     def __init__(self, client: GroupClient, reader: PartitionReader, base_group: str | None) -> None:
         self._client = client
         self._reader = reader
-        self._listener: RebalanceListener | None = None
+        self._listener: RebalanceListener = _NoListener()
         self._partitions: AssignedPartitions[TopicPartition] = AssignedPartitions()
         # The start offsets of the partitions, as Kafka has returned them.
         self._found: dict[TopicPartition, StartOffset] = {}
@@ -124,16 +132,16 @@ class Membership:
             return
         self._client.addresses = Addresses(self._client.levels, subscription)
         self._listener = listener
-        self._join(listener)
+        self._join()
         if not self._is_classic:
             look_for_missing(subscription.topics, self._client.config, self._report_missing)
 
-    def _join(self, listener: RebalanceListener) -> None:
+    def _join(self) -> None:
         self._client.consumer.subscribe(
             self._addresses.subscription.topics,
-            on_assign=lambda _, partitions: self._on_assign(partitions, listener),
-            on_revoke=lambda _, partitions: self._on_revoke(partitions, listener),
-            on_lost=lambda _, partitions: self._on_lost(partitions, listener),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
         )
 
     def _report_missing(self, topic: str) -> None:
@@ -147,14 +155,14 @@ class Membership:
         noticed the loss itself, it is already joining again, and the next fetch calls the listener.
         """
         consumer = self._client.consumer
-        if self._listener is None or not self._addresses.subscription.topics or consumer.memberid() != self._member_id:
+        if not self._addresses.subscription.topics or consumer.memberid() != self._member_id:
             return
         lost = list(self.assigned)
         self._rejoining = self._has_met = True
         self._guard(self._listener.lost, lost)
         self._forget(lost)
         consumer.unsubscribe()
-        self._join(self._listener)
+        self._join()
 
     def _leave(self) -> None:
         self.begin_to_leave()
@@ -198,8 +206,7 @@ class Membership:
             while self._drop_one(0) and time.monotonic() < until:
                 pass
         self._has_stepped_aside = True
-        if self._listener:
-            self._guard(self._listener.revoked, list(self.assigned))
+        self._guard(self._listener.revoked, list(self.assigned))
         self._forget(list(self.assigned))
 
     def _drop_one(self, timeout: float) -> bool:
@@ -250,14 +257,14 @@ class Membership:
 
     # Rebalances
 
-    def _on_assign(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
+    def _on_assign(self, _: ck.Consumer, kafka_partitions: list[ck.TopicPartition]) -> None:
         partitions = self._addresses.from_kafka(kafka_partitions)
         self._has_met, self._rejoining = True, False
         self._member_id = self._client.consumer.memberid()
         # Answers at once, so that the group does not wait until the start offsets are known.
         self._answer(self._assign, [])
         self._partitions.assign(partitions)
-        self._guard(listener.assigned, partitions)  # the listener may choose a start offset
+        self._guard(self._listener.assigned, partitions)  # the listener may choose a start offset
         # The ids of topics without an assigned partition are requested, too, to recognise partitions that are added
         # later.
         topics = {topic for topic in self._addresses.subscription.topics if not topic.startswith("^")}
@@ -265,13 +272,13 @@ class Membership:
         self._client.ids.ask_before_start(topics, time.monotonic(), self._client.wake_fd)
         self._starts.ask(self._addresses.names(self._partitions.without_start()))
 
-    def _on_revoke(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
+    def _on_revoke(self, _: ck.Consumer, kafka_partitions: list[ck.TopicPartition]) -> None:
         leaving = self._leaving(kafka_partitions)
         recreated = self._client.ids.recreated(self._addresses.topics(leaving))
-        self._let_go(kafka_partitions, self._without_recreated(leaving, recreated), listener.revoked)
+        self._let_go(kafka_partitions, self._without_recreated(leaving, recreated), self._listener.revoked)
 
-    def _on_lost(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
-        self._let_go(kafka_partitions, self._leaving(kafka_partitions), listener.lost)
+    def _on_lost(self, _: ck.Consumer, kafka_partitions: list[ck.TopicPartition]) -> None:
+        self._let_go(kafka_partitions, self._leaving(kafka_partitions), self._listener.lost)
 
     def _leaving(self, kafka_partitions: list[ck.TopicPartition]) -> list[TopicPartition]:
         self._has_met = True
@@ -437,7 +444,7 @@ class Membership:
             else:
                 log.error("%s", sentence)
         self._stop_reading(partition)
-        if start is None or self._listener is None:
+        if start is None:
             self._partitions.place(partition, None)
         elif start < lost.offset:  # the partition's state belongs to offsets that the log no longer has
             self._guard(self._listener.lost, [partition])
@@ -469,8 +476,6 @@ class Membership:
         librdkafka keeps the metadata of the deleted topics. If a new topic has a lower leader epoch, for example after
         a restart of its broker, librdkafka ignores all metadata of the new topic, and never reads it.
         """
-        if self._listener is None:
-            return
         try:
             replacement = self._client.make()  # comes first, so that the old client stays in use if this fails
         except HeadwayError as error:
@@ -485,7 +490,7 @@ class Membership:
             before, starts = self._client.replace(*replacement), self._starts
             self._starts = StartOffsets(self._client, self._others)
             in_background(lambda: _close(starts, before))
-        self._join(self._listener)
+        self._join()
 
     def _without_recreated(self, leaving: list[TopicPartition], recreated: Collection[str]) -> list[TopicPartition]:
         """Give up the partitions of topics that were created again, before their old positions are committed.
@@ -493,7 +498,7 @@ class Membership:
         Returns the other partitions. The group will continue at the beginning of the new topics.
         """
         gone = [partition for partition in leaving if self._addresses.topic(partition) in recreated]
-        if not gone or self._listener is None:
+        if not gone:
             return leaving
         log.warning(
             "%s was deleted and created again, with another id. %s continues at the beginning of the new topic. "
