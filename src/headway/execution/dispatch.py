@@ -40,7 +40,8 @@ class Dispatch:
     """Keeps track of the running jobs, and chooses which job starts next.
 
     All methods are thread-safe. Code that uses `engine` directly must hold `lock`. The executor and the stores report
-    to the dispatch, so they are made after it and given to `begin`. No job starts before `begin` is called.
+    to the dispatch, so they are made after it. A consumer makes them when its run begins, because they depend on the
+    handler, and gives them to `begin`. No job starts before that call.
 
     Args:
         engine: The engine, which holds the fetched records in their lanes.
@@ -62,7 +63,7 @@ class Dispatch:
         # each attribute access takes longer.
         self.lock = threading.Lock()
         self.engine = engine
-        engine.count_slots(self._slots_in_use)
+        engine.count_slots(self)
         self.paused = False  # True while no job starts; running jobs continue
         self.ending = False  # True once no further job starts
         self.failure: HeadwayError | None = None
@@ -247,9 +248,6 @@ class Dispatch:
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
         """Record that a record could not be stored as a schedule. The attempt fails with this error instead."""
-        with self.lock:
-            work.outcome = None
-            self._failed -= 1  # this failure was counted already, and is counted again below
         self.complete_elsewhere((work,), error)
 
     def letters_committed(self, count: int) -> None:
@@ -355,7 +353,7 @@ class Dispatch:
         without a key that is running. Returns None if fewer slots are idle, or for another reason.
         """
         with self.lock:
-            slots = self._slots_in_use()
+            slots = self.usable_slots()
             idle = slots - self._jobs
             if (
                 2 * idle < slots
@@ -417,7 +415,8 @@ class Dispatch:
     def _is_stopped(self) -> bool:
         return self.paused or self.ending or self._waits_for_outputs or self._executor is None
 
-    def _slots_in_use(self) -> int:
+    def usable_slots(self) -> int:
+        """Return the number of all slots that the gates allow, taken or free."""
         slots = self._slots
         for gate in self._gates:
             slots = gate.slots(slots)
@@ -559,7 +558,8 @@ class Dispatch:
 
         If the record becomes a dead letter or a schedule, the attempt keeps its slot until Kafka has stored it.
         """
-        self._failed += 1
+        if work.outcome is None:  # otherwise the failure was counted before the record could not be scheduled
+            self._failed += 1
         ours = self.engine.fail(work, error, verdict, now)
         if ours and not isinstance(verdict, Again) and self._failures.is_stored(verdict):
             work.outcome = FinalOutcome(without_frames(error), verdict)

@@ -24,8 +24,8 @@ from headway.core.engine import commit_tick
 from headway.core.engine.assignment import Assignment
 from headway.core.engine.backpressure import Backpressure
 from headway.core.engine.batching import Batching
-from headway.core.engine.lanes import ALONE, LaneNames, Ordering
-from headway.core.engine.next_slots import NextSlots
+from headway.core.engine.lanes import ALONE, Ordering
+from headway.core.engine.next_slots import NextSlots, SlotCount
 from headway.core.engine.partition_states import PartitionEvent, PartitionState
 from headway.core.engine.rate_limits import Entrance, LimitedSlots, RateLimits
 from headway.core.engine.ready_queue import ReadyQueue, TenantQueue
@@ -53,7 +53,7 @@ class Engine(Generic[R]):
     if each key has a lane, a `raw_key`. The functions passed to the engine must not raise.
 
     Args:
-        ordering: Which records must run in order, or a function that returns the lanes of records.
+        ordering: Which records must run in order.
         slots: The policy by which the levels share the slots. By default this is `fair`, and each level has twice the
             share of the level below it.
         levels: The number of levels.
@@ -75,7 +75,7 @@ class Engine(Generic[R]):
 
     def __init__(
         self,
-        ordering: Ordering | LaneNames = Ordering.KEY,
+        ordering: Ordering = Ordering.KEY,
         *,
         levels: int = 1,
         slots: SlotPolicy | None = None,
@@ -90,7 +90,7 @@ class Engine(Generic[R]):
         key_rate: float | None = None,
         rank_of: Callable[[R], float] | None = None,
     ) -> None:
-        self._lane_names = ordering.lane_names if isinstance(ordering, Ordering) else ordering
+        self._ordering = ordering
         self._buffer = buffer
         self._size_of = size_of
         self._size_of_output = size_of_output
@@ -284,7 +284,7 @@ class Engine(Generic[R]):
         tenants: Sequence[str],
     ) -> None:
         sizes = list(map(self._size_of, records))
-        lanes = self._lane_names(records)
+        lanes = self._ordering.lanes_of(records)
         works: list[Work[R]]
         if self._tenants:
             works = list(
@@ -338,12 +338,12 @@ class Engine(Generic[R]):
         """From now on, start batches that are not full without waiting. Call this when no more records will arrive."""
         self._waiting.stop_batching()
 
-    def count_slots(self, count: Callable[[], int]) -> None:
-        """Set the function that returns the number of all slots, taken or free.
+    def count_slots(self, slot_count: SlotCount) -> None:
+        """Ask `slot_count` for the number of all slots from now on.
 
-        Without such a function, `limit` must be the number of all free slots in each call of `take`.
+        Without this call, `limit` must be the number of all free slots in each call of `take`.
         """
-        self._next_slots.count = count
+        self._next_slots.slot_count = slot_count
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
         """Start up to `limit` attempts, each on the level that the policy picks, and return them."""

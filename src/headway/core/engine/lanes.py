@@ -8,7 +8,7 @@ never share a lane. Keys are compared by value: the name of a lane is the bytes 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -20,33 +20,7 @@ R = TypeVar("R")
 
 _BEHIND = WorkState.BEHIND
 
-LaneNames = Callable[[Sequence[Any]], Iterable[Hashable]]
-"""A function that takes records of one partition and returns the name of each record's lane.
-
-The name is `ALONE` for a record without a lane.
-"""
-
 ALONE: Final = object()  # stands for the lane of a record that never waits behind another; it is not looked up
-
-
-def by_key(records: Sequence[Any]) -> Iterable[Hashable]:
-    """Use one lane for each key. All records without a key share a lane, because their order can matter."""
-    return map(_raw_key, records)
-
-
-def by_key_if_any(records: Sequence[Any]) -> Iterable[Hashable]:
-    """Use one lane for each key. A record without a key has no lane, so that its order does not matter."""
-    return [ALONE if key is None else key for key in map(_raw_key, records)]
-
-
-def by_partition(records: Sequence[Any]) -> Iterable[Hashable]:
-    """Use one lane for all records of the partition."""
-    return repeat(None, len(records))
-
-
-def unordered(records: Sequence[Any]) -> Iterable[Hashable]:
-    """Use no lanes, so that all records can run at the same time."""
-    return repeat(ALONE, len(records))
 
 
 _raw_key = attrgetter("raw_key")
@@ -67,15 +41,20 @@ class Ordering(enum.StrEnum):
     PARTITION = "partition"
     UNORDERED = "unordered"
 
-    @property
-    def lane_names(self) -> LaneNames:
-        """The function that returns the lanes of records for this ordering."""
-        return {
-            Ordering.KEY: by_key,
-            Ordering.KEY_IF_ANY: by_key_if_any,
-            Ordering.PARTITION: by_partition,
-            Ordering.UNORDERED: unordered,
-        }[self]
+    def lanes_of(self, records: Sequence[Any]) -> Iterable[Hashable]:
+        """Return the name of the lane of each of these records of one partition. A record without a lane has `ALONE`.
+
+        With `KEY`, all records without a key share a lane, because their order can matter.
+        """
+        match self:
+            case Ordering.KEY:
+                return map(_raw_key, records)
+            case Ordering.KEY_IF_ANY:
+                return [ALONE if key is None else key for key in map(_raw_key, records)]
+            case Ordering.PARTITION:
+                return repeat(None, len(records))
+            case Ordering.UNORDERED:
+                return repeat(ALONE, len(records))
 
 
 class Lanes(Generic[R]):

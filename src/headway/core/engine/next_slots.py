@@ -7,14 +7,21 @@ is free.
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import SlotPolicy
 from headway.core.engine.work import Work
 
 R = TypeVar("R")
+
+
+class SlotCount(Protocol):
+    """The dispatch, whose gates can change the number of slots at any time."""
+
+    def usable_slots(self) -> int:
+        """Return the number of all slots that can be used, taken or free."""
 
 
 class NextSlots(Generic[R]):
@@ -27,8 +34,7 @@ class NextSlots(Generic[R]):
         full_of_outputs: The levels that must not start attempts now. The caller keeps this collection up to date.
 
     Attributes:
-        count: A function that returns the number of all slots, taken or free. If it is None, the limit must be the
-            number of all free slots in each call.
+        slot_count: Counts all slots. If it is None, the limit must be the number of all free slots in each call.
     """
 
     def __init__(
@@ -42,7 +48,7 @@ class NextSlots(Generic[R]):
         self._policy = policy
         self._retry_share = retry_share
         self._full_of_outputs = full_of_outputs
-        self.count: Callable[[], int] | None = None
+        self.slot_count: SlotCount | None = None
         self._fresh_starts = math.inf  # the number of starts since a record that had failed before was last started
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
@@ -104,7 +110,7 @@ class NextSlots(Generic[R]):
         """Return whether records that failed before must wait, because they have used up their share of the slots."""
         if not any(level.failed.ready for level in levels) or not any(level.fresh.ready for level in levels):
             return False
-        slots = self.count() if self.count else free + sum(level.slots for level in self._levels)
+        slots = self.slot_count.usable_slots() if self.slot_count else free + sum(each.slots for each in self._levels)
         share = self._retry_share * slots
         if share < 1 and self._retry_share * (1 + self._fresh_starts) < 1:
             return True

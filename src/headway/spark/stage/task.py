@@ -17,7 +17,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from headway.core.engine.engine import Engine
-from headway.core.engine.lanes import ALONE
+from headway.core.engine.lanes import ALONE, Ordering
 from headway.core.engine.work import FailedAttempts
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.untrusted import LATEST
@@ -108,7 +107,7 @@ class Stage:
         buffer = _UNBOUNDED if settings.priority else max(_LEAST_BUFFER, 2 * settings.max_concurrency)
         self._refill_below = -1 if settings.priority else buffer // 2
         self._engine: Engine[Any] = Engine(
-            partial(map, attrgetter("raw_key")) if settings.key else lambda rows: [ALONE] * len(rows),
+            Ordering.KEY if settings.key else Ordering.UNORDERED,
             buffer=buffer,
             most_bytes=_UNBOUNDED,
             size_of=lambda _: 1,

@@ -37,7 +37,7 @@ class EngineWithTenants(RuleBasedStateMachine):
     def begin(self, ordering: Ordering, share: float) -> None:
         self.ordering = ordering
         self.engine: Engine[Record] = Engine(ordering, tenants=WEIGHTS, retry_share=share)
-        self.engine.count_slots(lambda: 8)
+        self.engine.count_slots(self)
         self.now = 0.0
         self.ends = dict.fromkeys(PARTITIONS, 0)
         self.received: dict[TopicPartition, dict[int, Record]] = {each: {} for each in PARTITIONS}
@@ -45,6 +45,9 @@ class EngineWithTenants(RuleBasedStateMachine):
         self.seconds: defaultdict[str, float] = defaultdict(float)
         for partition in PARTITIONS:
             self.engine.assign(partition, OffsetMap(0))
+
+    def usable_slots(self) -> int:
+        return 8
 
     @rule(
         partition=st.sampled_from(PARTITIONS),

@@ -11,7 +11,7 @@ import pytest
 
 from headway.core.engine.assignment import Assignment
 from headway.core.engine.engine import Engine
-from headway.core.engine.lanes import ALONE, Ordering
+from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import BurstSlots, StrictSlots
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import MAX_CHARACTERS, Commit, OffsetMap, decode_map
@@ -616,9 +616,9 @@ def test_under_capacity_burst_a_share_is_of_batches_whatever_their_size(ordering
     assert [work.level for work in engine.take_batch(5, NOW)] == [1] * 5
 
 
-def test_lanes_can_be_named_by_a_function() -> None:
-    engine = engine_of(ORDERS, ordering=lambda batch: [ALONE if r.offset % 2 else b"even" for r in batch])
-    engine.receive(ORDERS, records(range(6)), NOW)
+def test_records_without_a_key_can_run_at_the_same_time_beside_lanes_of_keys() -> None:
+    engine = engine_of(ORDERS, ordering=Ordering.KEY_IF_ANY)
+    engine.receive(ORDERS, records(range(6), lambda offset: None if offset % 2 else b"even"), NOW)
     assert offsets(engine.take(9, NOW)) == [0, 1, 3, 5]
 
 

@@ -37,6 +37,9 @@ class Worker:
     done: list[float] = field(default_factory=list)  # when each healthy record was done
     attempts: int = 0
 
+    def usable_slots(self) -> int:
+        return self.slots
+
     def run(self, until: float) -> None:
         while self.now < until:
             while works := self.engine.take(min(self.asks_for, self.slots - len(self.running)), self.now):
@@ -120,11 +123,11 @@ def test_failing_records_make_way_for_more_of_the_log() -> None:
 def test_healthy_records_have_most_of_few_slots_too(slots: int, counts: bool) -> None:
     place = TopicPartition("orders", partition=0)
     engine: Engine[Record] = Engine(Ordering.KEY)
-    if counts:
-        engine.count_slots(lambda: slots)
     engine.assign(place, OffsetMap(0))
     engine.receive(place, records(50, 0), 0.0)
     worker = Worker(engine, slots=slots, asks_for=1 if counts else slots)
+    if counts:
+        engine.count_slots(worker)
     worker.run(20.0)  # more attempts are due by now than can be made
     engine.receive(place, [Record(50 + number, b"%d" % (50 + number), False) for number in range(60)], 20.0)
     worker.run(20.0 + 60 * worker.takes / (slots * 0.75) + 1)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from headway.core.engine.assignment import Assignment
-from headway.core.engine.lanes import ALONE, Lanes, Ordering, by_key_if_any
+from headway.core.engine.lanes import ALONE, Lanes, Ordering
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
@@ -21,10 +21,10 @@ def works(*lanes: object) -> list[Work[Any]]:
 
 def test_each_ordering_names_lanes() -> None:
     records = [Keyed(b"a"), Keyed(None), Keyed(b"a")]
-    assert list(Ordering.KEY.lane_names(records)) == [b"a", None, b"a"]
-    assert list(Ordering.PARTITION.lane_names(records)) == [None] * 3
-    assert list(Ordering.UNORDERED.lane_names(records)) == [ALONE] * 3
-    assert list(by_key_if_any(records)) == [b"a", ALONE, b"a"]
+    assert list(Ordering.KEY.lanes_of(records)) == [b"a", None, b"a"]
+    assert list(Ordering.PARTITION.lanes_of(records)) == [None] * 3
+    assert list(Ordering.UNORDERED.lanes_of(records)) == [ALONE] * 3
+    assert list(Ordering.KEY_IF_ANY.lanes_of(records)) == [b"a", ALONE, b"a"]
 
 
 def test_the_first_of_each_lane_is_its_head_and_one_without_a_lane_always_is() -> None:

@@ -41,7 +41,7 @@ class Simulation:
         batch: int | None = None,
     ) -> None:
         self.engine: Engine[Record] = Engine(ordering, tenants=weights or {})
-        self.engine.count_slots(lambda: slots)
+        self.engine.count_slots(self)
         self.engine.assign(PARTITION, OffsetMap(0))
         self.slots, self.takes, self.fails, self.batch = slots, takes, fails, batch
         self.now = 0.0
@@ -51,6 +51,9 @@ class Simulation:
         self.done: Counter[str] = Counter()
         self._offsets = count()
         self._running: list[tuple[float, int, list[Work[Record]]]] = []
+
+    def usable_slots(self) -> int:
+        return self.slots
 
     def send(self, tenant: str, number: int = 1, key: bytes | None = None) -> list[int]:
         records = [Record(next(self._offsets), key, tenant) for _ in range(number)]
