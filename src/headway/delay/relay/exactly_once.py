@@ -6,13 +6,11 @@ only one relay (KIP-447).
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from headway.core.delay.broker_clock import BrokerClock
-from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
 from headway.core.delay.relay_tick import RelayTick
 from headway.delay.records import RelayRecord
@@ -21,6 +19,7 @@ from headway.delay.relay.output import (
     NOTHING_PENDING_FOR,
     Moved,
     RelayOutput,
+    RelayParts,
     Ticks,
     moves_of,
     note_move,
@@ -34,14 +33,10 @@ from headway.delay.relay.producers import (
     fenced,
     member_of,
     new_id,
-    why_not_writable,
     writer_for,
 )
 from headway.delay.relay.refusals import is_refused_too
-from headway.delay.topic_names import TopicNames
 from headway.kafka.binding.factory import together
-from headway.kafka.consumer.relay_consumer import RelayConsumer
-from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.transactional_writer import Rejection, TransactionalWriter
 
 _CLOSE_WITHIN = 0.1
@@ -59,26 +54,16 @@ class ExactlyOnce(RelayOutput):
     waits 20 ms.
     """
 
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        names: TopicNames,
-        ladder: Ladder,
-        consumer: RelayConsumer,
-        clock: BrokerClock,
-    ) -> None:
-        super().__init__(config, names, ladder, consumer, clock, self._partitions)
-        self._config = config
-        self._ids = [new_id(names) for _ in range(_PRODUCERS)]
-        clients = together(*(partial(self._new_client, each) for each in self._ids), close=close_at_once)
-        why_not = partial(why_not_writable, config)
+    def __init__(self, parts: RelayParts) -> None:
+        super().__init__(parts)
+        self._ids = [new_id(parts.names) for _ in range(_PRODUCERS)]
+        clients = together(
+            *(partial(fenced, parts.config, each, parts.names.state) for each in self._ids), close=close_at_once
+        )
         # The first writer is the next to be used.
-        self._writers = deque(writer_for(client, why_not) for client in clients)
+        self._writers = deque(writer_for(client, parts.config) for client in clients)
 
-    def _new_client(self, transactional_id: str) -> ProducerClient:
-        return fenced(self._config, transactional_id, self._names.state)
-
-    def _partitions(self, topic: str, within: float) -> int:
+    def partitions(self, topic: str, within: float) -> int:
         return self._writers[0].client.partitions(topic, within)
 
     @property

@@ -8,12 +8,9 @@ cannot overwrite the answers that the second has given since.
 import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from headway.core.delay.broker_clock import BrokerClock
-from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
 from headway.core.record_size import size_of
 from headway.core.rights import right_for
@@ -23,6 +20,7 @@ from headway.delay.relay.output import (
     NOTHING_PENDING_FOR,
     Moved,
     RelayOutput,
+    RelayParts,
     Ticks,
     moves_of,
     note_move,
@@ -37,15 +35,12 @@ from headway.delay.relay.producers import (
     fenced,
     member_of,
     new_id,
-    why_not_writable,
     writer_for,
 )
 from headway.delay.relay.refusals import is_refused_too
-from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, DeliveryError, KafkaError, SerializationError
 from headway.kafka.binding.error_causes import error_name, is_the_records_own, refuses_all
 from headway.kafka.binding.factory import both
-from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.transactional_writer import FORBIDDEN
 from headway.runtime.gc_pause import GcPause
 
@@ -83,22 +78,15 @@ class LowLatency(RelayOutput):
     After a crash, the latest records are sent again.
     """
 
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        names: TopicNames,
-        ladder: Ladder,
-        consumer: RelayConsumer,
-        clock: BrokerClock,
-    ) -> None:
-        self._id = new_id(names)
+    def __init__(self, parts: RelayParts) -> None:
+        super().__init__(parts)
+        self._id = new_id(parts.names)
         self._client, states = both(
-            partial(connected_client, config, names.state),
-            partial(fenced, config, self._id, names.state),
+            partial(connected_client, parts.config, parts.names.state),
+            partial(fenced, parts.config, self._id, parts.names.state),
             close=close_at_once,
         )
-        super().__init__(config, names, ladder, consumer, clock, self._client.partitions)
-        self._states = writer_for(states, partial(why_not_writable, config))
+        self._states = writer_for(states, parts.config)
         self._sent: deque[_SentRound] = deque()  # the rounds, in the order in which their state is stored
         self._to_store: deque[_SentRound] = deque()
         self._refused: deque[tuple[RelayRecord, _SentRound]] = deque()
@@ -107,6 +95,9 @@ class LowLatency(RelayOutput):
         self._is_behind = False
         self._failure: KafkaError | None = None
         self._under_way = 0
+
+    def partitions(self, topic: str, within: float) -> int:
+        return self._client.partitions(topic, within)
 
     @property
     def wants_state(self) -> bool:

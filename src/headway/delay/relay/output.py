@@ -55,37 +55,33 @@ class Uncommitted(NamedTuple):
         return self.offsets
 
 
+class RelayParts(NamedTuple):
+    """The parts of a relay that its output uses."""
+
+    config: Mapping[str, Any]  # the settings of the relay's producers
+    names: TopicNames
+    ladder: Ladder  # the delay topics in use
+    consumer: RelayConsumer  # a member of the group
+    clock: BrokerClock  # learns the brokers' time from the timestamps of acknowledged records
+
+
 class RelayOutput(ABC):
-    """Carries out the decisions of a relay.
+    """Carries out the decisions of a relay."""
 
-    Args:
-        config: The settings of the relay's producers.
-        names: The names of the scheduler's topics.
-        ladder: The delay topics in use.
-        consumer: The relay's consumer, a member of the group.
-        clock: Learns the brokers' time from the timestamps of acknowledged records.
-        partitions_of: Takes a topic and a time limit in seconds, and returns how many partitions the topic has, or 0 if
-            it does not exist.
-    """
-
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        names: TopicNames,
-        ladder: Ladder,
-        consumer: RelayConsumer,
-        clock: BrokerClock,
-        partitions_of: Callable[[str, float], int],
-    ) -> None:
-        self._names = names
-        self._consumer = consumer
-        self._clock = clock
-        self._writing = Writing(names, ladder, partitions_of, partial(why_not_writable, config))
+    def __init__(self, parts: RelayParts) -> None:
+        self._names = parts.names
+        self._consumer = parts.consumer
+        self._clock = parts.clock
+        self._writing = Writing(parts.names, parts.ladder, self.partitions, partial(why_not_writable, parts.config))
         self._uncommitted: Uncommitted | None = None
         self.done: dict[Partition, int] = {}
         """For each partition, the offset below which all records are handled and this progress is stored."""
         self.written: deque[Moved] = deque()
         """For each written round, the offsets after its last moved records, by partition number and delay topic."""
+
+    @abstractmethod
+    def partitions(self, topic: str, within: float) -> int:
+        """Return how many partitions a topic has, or 0 if it does not exist. `within` is a time limit in seconds."""
 
     @property
     @abstractmethod

@@ -5,7 +5,7 @@ transactional ids of its producers, so that the next relay can end transactions 
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -106,16 +106,16 @@ def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:
     return Admin(reach).why_not_writable(topic)
 
 
-def writer_for(client: ProducerClient, why_not: Callable[[str], str | None]) -> TransactionalWriter:
-    """Create the writer for a client's transactions."""
-    return TransactionalWriter(client, why_not, WRITTEN_WITHIN)
+def writer_for(client: ProducerClient, config: Mapping[str, Any]) -> TransactionalWriter:
+    """Create the writer for a client's transactions. `config` has the settings of the relay's producers."""
+    return TransactionalWriter(client, partial(why_not_writable, config), WRITTEN_WITHIN)
 
 
 def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
     """Create a transactional client, and fence off all other clients with this id. `topic` is any existing topic."""
     client = connected_client({**_TRANSACTIONAL, **config, "transactional.id": transactional_id}, topic)
     try:
-        writer_for(client, partial(why_not_writable, config)).fence()
+        writer_for(client, config).fence()
     except KafkaError:
         client.close(0)
         raise

@@ -22,7 +22,7 @@ from headway.delay.relay.delay_topics_in_use import DelayTopicsInUse
 from headway.delay.relay.deletions import Deletions
 from headway.delay.relay.exactly_once import ExactlyOnce
 from headway.delay.relay.low_latency import LowLatency
-from headway.delay.relay.output import Mode, RelayOutput
+from headway.delay.relay.output import Mode, RelayOutput, RelayParts
 from headway.delay.relay.partition_relays import PartitionRelays, counts_of
 from headway.delay.relay.predecessors import Predecessors
 from headway.delay.relay.producers import producer_settings
@@ -346,7 +346,7 @@ class Relay(Closable):
             self._relays.add(number, relay, delay_topics)
         if self._output is None:
             kind = ExactlyOnce if self._mode == "exactly-once" else LowLatency
-            self._output = kind(self._producer_config, self._names, ladder, self._consumer, self._clock)
+            self._output = kind(RelayParts(self._producer_config, self._names, ladder, self._consumer, self._clock))
         self._output.observe_clock(self._relays.commands_starts())
         starts = self._relays.begin()
         self._deletions.begin_from(starts)
