@@ -2,13 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from headway.core.engine.work import NOTHING_BROUGHT, Brought, FailedAttempts
 from headway.core.record_size import size_of_headers
 from headway.dead_letters import name_and_text
 from headway.errors import EarlierAttemptError
 from headway.execution.context import wall_time
+from headway.execution.dispatch import Dispatch
+from headway.execution.gates.expiry_gate import ExpiryGate
 from headway.execution.jobs import RecordWork
 from headway.records.expiry import expiry_of
 from headway.records.history import History, after_attempt, counts_for, history_of, told
@@ -20,13 +22,15 @@ class BroughtAlong:
 
     Args:
         group: The consumer group. Attempts of other groups are ignored.
-        let_expire: Called when a record arrives that can expire.
+        dispatch: Gets the gate for expiry when the first record arrives that can expire.
+        expiry: The gate for expiry.
         expires_after: The seconds after its timestamp at which a record expires, or None for no such limit.
     """
 
-    def __init__(self, group: str, let_expire: Callable[[], None], expires_after: float | None = None) -> None:
+    def __init__(self, group: str, dispatch: Dispatch, expiry: ExpiryGate, expires_after: float | None = None) -> None:
         self._group = group
-        self._let_expire = let_expire
+        self._dispatch = dispatch
+        self._expiry = expiry
         self._expires_after = expires_after
 
     def of(self, records: Sequence[ConsumerRecord], now: float) -> Mapping[ConsumerRecord, Brought]:
@@ -40,7 +44,7 @@ class BroughtAlong:
         else:
             found = {record: self._read(record, now) for record in records}
         if any(brought.not_after < math.inf for brought in found.values()):
-            self._let_expire()
+            self._dispatch.add(self._expiry)
         return found
 
     def _read(self, record: ConsumerRecord, now: float) -> Brought:

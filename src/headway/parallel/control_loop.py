@@ -7,8 +7,7 @@ descriptor, to which librdkafka, the dispatch and `stop` write. So it stays in i
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
 
 from headway.core.engine.lanes import Ordering
 from headway.execution.dispatch import Dispatch
@@ -61,13 +60,13 @@ class ControlLoop:
         in_lanes = options.max_concurrency > 1 and Ordering(options.ordering) is Ordering.KEY
         self._keyless_log = KeylessLog(dispatch) if in_lanes else None
         self._hand_over_timeout = options.hand_over_timeout
-        self._hand_over_until = math.inf  # the end of the outermost hand-over; see `_hand_over`
+        self._hand_over_until = math.inf  # the end of the outermost hand-over; see `hand_over`
         self._leaves_until = math.inf
         self.callbacks = Callbacks(wake)
         self.rate = GroupRate(settings.kafka, settings.group, levels, rates, dispatch, wake)
         expiry = ExpiryGate(keeps=options.on_expired == "dead_letter")
-        brought_along = BroughtAlong(settings.group, partial(dispatch.add, expiry), options.expires_after)
-        self.fetching = Fetching(dispatch, levels, self.callbacks, options, self._hand_over, brought_along, tenancy)
+        brought_along = BroughtAlong(settings.group, dispatch, expiry, options.expires_after)
+        self.fetching = Fetching(dispatch, levels, self.callbacks, options, self, brought_along, tenancy)
         interval, waits = options.commit_interval(settings), options.commit_mode == "sync"
         self.commits = Commits(dispatch, levels, self.fetching, self.callbacks, parts, interval, waits=waits)
 
@@ -102,7 +101,7 @@ class ControlLoop:
             times.append(change)
         return max(0.0, min(times) - now)
 
-    def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
+    def hand_over(self, partitions: Collection[TopicPartition]) -> None:
         """Wait for the running handlers of these partitions, call `on_revoke`, and then commit.
 
         Meanwhile, records of other partitions are fetched and started, so a hand-over of another level can begin within
@@ -121,16 +120,16 @@ class ControlLoop:
         finally:  # completed records are committed even if Ctrl-C ends the wait
             self._dispatch.unwatch()
             try:
-                if self._call_on_revoke(leaving, self._hand_over_until, self._serve_others):
+                if self._call_on_revoke(leaving, self._hand_over_until, serves_others=True):
                     self._commit(leaving, max(self._hand_over_until, time.monotonic() + _LEAST_FOR_COMMIT))
             finally:
                 self._hand_over_until = before
                 self._wake.set()  # the wait may have consumed a wake-up that was meant for another level
 
-    def _call_on_revoke(
-        self, partitions: Collection[TopicPartition], until: float, serve: Callable[[float], bool]
-    ) -> bool:
+    def _call_on_revoke(self, partitions: Collection[TopicPartition], until: float, *, serves_others: bool) -> bool:
         """Call `on_revoke`, and wait until it has returned. Returns whether to commit.
+
+        With `serves_others`, records of other partitions are fetched and started meanwhile.
 
         The wait ends at the time `until`, but lasts at least a second if necessary. Attempts that are still running are
         abandoned first, so that no record is completed after the call has begun.
@@ -150,7 +149,7 @@ class ControlLoop:
                     len(partitions),
                 )
                 return False
-            if not serve(now):
+            if not (serves_others and self._serve_others(now)):
                 self._wake.wait(max(0.0, min(until - time.monotonic(), _SERVE_EVERY)))
         return call.exception() is None
 
@@ -202,7 +201,7 @@ class ControlLoop:
         partitions = self.fetching.partitions()
         may_commit = False
         try:
-            may_commit = self._call_on_revoke(partitions, called_until, lambda now: False)
+            may_commit = self._call_on_revoke(partitions, called_until, serves_others=False)
         finally:
             if not may_commit:  # `on_revoke` failed or was late, or Ctrl-C ended the wait
                 self.fetching.let_go(partitions)

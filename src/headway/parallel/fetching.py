@@ -3,12 +3,12 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.pauses import Pauses
@@ -30,8 +30,6 @@ from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.gc_pause import GcPause
 
 log = logging.getLogger(__name__)
-
-HandOver = Callable[[Collection[TopicPartition]], None]
 
 # All times are in seconds.
 _ID_WAITED_FOR = 10.0  # how long a partition whose commit names a topic id waits for the id of its topic
@@ -74,10 +72,17 @@ class _Known(NamedTuple):
     tried: Mapping[int, Tried] = NOTHING_TRIED
 
 
+class HandOver(Protocol):
+    """The control loop, as seen by `Fetching`."""
+
+    def hand_over(self, partitions: Collection[TopicPartition]) -> None:
+        """Wait for the running handlers of partitions that are about to be revoked, and commit."""
+
+
 class Fetching:
     """Keeps the engine's buffers filled, and tells the engine which partitions are assigned to this consumer.
 
-    `hand_over` is called before partitions are revoked. This function waits for their running handlers, and commits.
+    Partitions that are revoked are first handed over by the control loop.
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class Fetching:
         levels: LevelConsumers,
         callbacks: Callbacks,
         options: ParallelOptions,
-        hand_over: HandOver,
+        control: HandOver,
         brought_along: BroughtAlong,
         tenancy: Tenancy | None = None,
     ) -> None:
@@ -108,7 +113,7 @@ class Fetching:
         # The maximum number of buffered records, including those of quiet partitions. It is larger than the buffer, so
         # that quiet partitions do not have to wait until the records of a flooded partition leave the buffer.
         self._most = buffer * 5 // 4
-        self._hand_over = hand_over
+        self._control = control
         self._tenancy = tenancy
         self._fetching: set[int] = set()  # levels in a fetch; a hand-over within that fetch fetches only other levels
         self._starting: dict[TopicPartition, _Starting] = {}
@@ -417,7 +422,7 @@ class Fetching:
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Hand over revoked partitions, and then forget them."""
         try:
-            self._hand_over(partitions)
+            self._control.hand_over(partitions)
         finally:
             self.let_go(partitions)
 

@@ -14,6 +14,7 @@ from headway.core.engine.partition_states import PARTITION_TRANSITIONS, Partitio
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries
 from headway.execution.dispatch import Dispatch
+from headway.execution.gates.expiry_gate import ExpiryGate
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.start_questions import StartOffset
 from headway.parallel.brought_along import BroughtAlong
@@ -84,12 +85,12 @@ class World:
         self.level = Level()
         self.seen: list[PartitionState] = []  # while the partition is handed over
         levels = LevelConsumers(cast(Any, [self.level]))
-        brought = BroughtAlong("group", lambda: None)
+        brought = BroughtAlong("group", self.dispatch, ExpiryGate(keeps=False))
         options = ParallelOptions(buffer_records=100)
-        self.fetching = Fetching(self.dispatch, levels, Callbacks(self.wake), options, self._hand_over, brought)
+        self.fetching = Fetching(self.dispatch, levels, Callbacks(self.wake), options, self, brought)
         self.inside: Callable[[], Any] = lambda: None
 
-    def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
+    def hand_over(self, partitions: Collection[TopicPartition]) -> None:
         with self.dispatch.lock:
             self.engine.retire(partitions)
         self.seen.append(self.state)
