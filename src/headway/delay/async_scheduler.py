@@ -57,7 +57,8 @@ class AsyncScheduler:
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
-        self._make: Callable[[], Scheduler] = partial(Scheduler, config, name=name)
+        self._config = config
+        self._name = name
         self._scheduler: Scheduler | None = None
         self._making: asyncio.Future[Scheduler] | None = None
 
@@ -71,6 +72,11 @@ class AsyncScheduler:
         scheduler = await self._made()
         send = partial(scheduler.send_later, key, value, topic, when, **options)
         return await _stored(await self._call(send) if self._may_block(scheduler, when) else send())
+
+    # `AsyncProducersScheduler` overrides the following three methods.
+
+    def _make(self) -> Scheduler:
+        return Scheduler(self._config, name=self._name)
 
     def _may_block(self, scheduler: Scheduler, when: When) -> bool:
         return scheduler.may_wait_for_delay_topics(when)

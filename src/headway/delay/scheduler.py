@@ -341,6 +341,8 @@ class Scheduler(Closable):
             self._commands.note_sent(token, future)
         return ScheduleHandle(own, schedule, future, answer)
 
+    # `ProducersScheduler` overrides the following three methods, for schedules in a producer's transaction.
+
     def _expect_answer(self) -> tuple[str, Future[Settled]]:
         """Return a token for a relay's answer to the schedule that is stored next, and the future for that answer."""
         return self._commands.expect()
@@ -348,15 +350,6 @@ class Scheduler(Closable):
     def _store(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
         """Store a schedule, and return the future of its delivery report."""
         return self._send(record, on_stored)
-
-    def _send(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
-        topic = record.topic
-        if (destination := self._destinations.get(topic)) is None:
-            new = Destination(topic, 0, topic, self._client)
-            destination = self._destinations.setdefault(topic, new)  # another thread may have added the topic first
-        future = DeliveryFuture.of(destination, on_stored)
-        self._client.send(record, future)
-        return future
 
     def _parts(self, handle: ScheduleHandle | str, timeout: float) -> HandleParts:
         """Return the parts of a handle, after waiting until its schedule is stored."""
@@ -373,6 +366,15 @@ class Scheduler(Closable):
                 f"{partitions} partitions. The handle belongs to a scheduler with another name."
             )
         return parts
+
+    def _send(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
+        topic = record.topic
+        if (destination := self._destinations.get(topic)) is None:
+            new = Destination(topic, 0, topic, self._client)
+            destination = self._destinations.setdefault(topic, new)  # another thread may have added the topic first
+        future = DeliveryFuture.of(destination, on_stored)
+        self._client.send(record, future)
+        return future
 
     def _send_command(self, topic: str, value: bytes, key: str, partition: int) -> Future[Any]:
         return self._send(OutgoingRecord(topic, value, key, partition), None)

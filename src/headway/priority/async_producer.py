@@ -75,7 +75,7 @@ class AsyncProducer:
             self._producer = Producer(
                 _awaited(config), policy=policy, distributor=distributor, after_reports=self._after_reports
             )
-            self._scheduler = AsyncProducersScheduler(lambda: self._producer.scheduler, self._in_turn)
+            self._scheduler = AsyncProducersScheduler(self._producer, self._in_turn)
 
     def send(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headway.core.delay.changes import Settled
 from headway.core.delay.schedule import HandleParts
@@ -16,6 +16,9 @@ from headway.errors import ConfigError
 from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
 from headway.priority.producer_transactions import ProducerTransactions
 from headway.settings.config import Config
+
+if TYPE_CHECKING:
+    from headway.priority.producer import Producer
 
 
 class ProducersScheduler(Scheduler):
@@ -76,14 +79,17 @@ class AsyncProducersScheduler(AsyncScheduler):
     """The scheduler of an asyncio producer. Its calls and the producer's blocking calls share a thread.
 
     Args:
-        make: A function that returns the producer's scheduler.
+        producer: The producer, which makes its scheduler when that is first used.
         in_turn: A function that runs a call on that thread.
     """
 
-    def __init__(self, make: Callable[[], Scheduler], in_turn: InTurn) -> None:
+    def __init__(self, producer: "Producer", in_turn: InTurn) -> None:
         super().__init__({})
-        self._make = make
+        self._producer = producer
         self._in_turn = in_turn
+
+    def _make(self) -> Scheduler:
+        return self._producer.scheduler
 
     def _may_block(self, scheduler: Scheduler, when: When) -> bool:
         return True  # in a transaction, storing a schedule can wait for buffer space
