@@ -1,8 +1,8 @@
 """Detects brokers that refuse a client, from librdkafka's reports on its connections.
 
-librdkafka tries every connection again forever, whatever the reason for its failure was. A single failure does not show
-whether the password is wrong or the broker is restarting. But if a broker ends connection after connection before the
-client can use them, it refuses the client.
+librdkafka retries every failed connection forever, whatever the reason for the failure. A single failure does not show
+whether the password is wrong or the broker is restarting. But if a broker closes one connection after another before
+the client can use them, the broker is refusing the client.
 """
 
 import re
@@ -10,15 +10,18 @@ from typing import NamedTuple
 
 _MOST_BROKERS = 64
 _GAP = 30.0
-"""The maximum number of seconds between two refusals of a series. A later refusal begins a new series."""
-_RECENT = 60.0  # for this many seconds, the reason for the last failure is reported
+"""The longest time between two refusals of the same series, in seconds.
+
+A refusal after a longer time begins a new series.
+"""
+_RECENT = 60.0  # how long the reason for the last failure is reported, in seconds
 
 _ABOUT_A_BROKER = re.compile(r"(?:[a-z_]+://)?([^\s/]+:\d+)(?:/\w+)?: (.+)", re.DOTALL)
 # The counters to remove: " (after 0ms in state CONNECT, 5 identical error(s) suppressed)".
 _COUNTERS = re.compile(r" \(after \d+ms in state (?:[^()]|\([^()]*\))*\)")
 
-# Texts in reports of closed connections. They are not certain refusals, because a broker that shuts down also causes
-# them.
+# Texts in reports of closed connections. Such a report is not proof of a refusal, because a broker that shuts down also
+# causes it.
 _CLOSED = "Disconnected", "unexpected eof", "reset by peer"
 _CERTAIN = "SSL routines", "SSL handshake failed", "SASL", "certificate"
 _ELSEWHERE = "Connect to", "Failed to resolve", "timed out"
@@ -46,10 +49,10 @@ _ADVICE = (
 
 
 class Refusal(NamedTuple):
-    """A series of connections that one broker has ended, without other reports about this broker in between.
+    """A series of connections that one broker has closed, with no other report about this broker in between.
 
     `reason` is the reason in the first report. `certain` is True if all these connections failed because of the
-    identity of the client or the broker; otherwise the broker has also closed a connection without a reason.
+    identity of the client or the broker. It is False if the broker closed any of them without giving a reason.
     """
 
     broker: str
@@ -73,7 +76,7 @@ class Refusals:
         self._last_at = 0.0
 
     def note(self, text: str, now: float) -> bool:
-        """Take in a report from librdkafka, and return whether it is about a connection."""
+        """Evaluate a report from librdkafka, and return whether the report is about a connection."""
         found = _ABOUT_A_BROKER.search(text)
         if found is None:
             return False
@@ -87,7 +90,7 @@ class Refusals:
         before = self._series.pop(broker, None)
         if before is None or now - before.last > _GAP:
             self._series[broker] = Refusal(broker, reason, now, now, is_certain)
-        else:  # the first reason is kept, because OpenSSL adds remembered errors to later ones
+        else:  # keep the first reason, because OpenSSL adds earlier errors to the later reasons
             self._series[broker] = before._replace(last=now, certain=before.certain and is_certain)
         while len(self._series) > _MOST_BROKERS:
             self._series.pop(next(iter(self._series)))

@@ -1,4 +1,4 @@
-"""A record on its way to Kafka, in the form that producer clients accept."""
+"""A record to send, in the form that producer clients accept."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import msgspec
 from headway.records.record_types import Header
 
 ANY_PARTITION = -1
-"""As a partition, this means that the key decides the partition."""
+"""As a record's partition, this value means that the key determines the partition."""
 NOW = 0
-"""As a timestamp, this means the time at which librdkafka accepts the record."""
+"""As a record's timestamp, this value means the time when librdkafka accepts the record."""
 
 
 class OutgoingRecord(msgspec.Struct):

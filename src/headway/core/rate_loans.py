@@ -1,21 +1,21 @@
-"""Computes which fraction of a group's rate limits one member may use.
+"""Computes the fraction of a group's rate limits that one member may use.
 
-The fraction is the member's base, minus its loans to other members, plus its loans from them. The base is the member's
-fraction of the group's partitions. All bases together are at most the whole rate, so the group keeps its limit even if
-its members cannot reach each other. A member that needs more sends a request to all others. Each of them lends the
-fraction that it does not use, for `LEASE` seconds, and renews the loan while it is requested.
+The fraction is the member's base, minus its loans to other members, plus its loans from other members. The base is the
+member's fraction of the group's partitions. All bases together are at most the whole rate, so the group keeps its limit
+even if its members cannot reach each other. A member that needs more sends a request to all other members. Each other
+member lends its unused fraction for `LEASE` seconds, and renews the loan while requests for it arrive.
 
 Invariant: at any moment, all members together have at most the whole rate, even if messages are lost, late, repeated or
 out of order, and if members die, sleep or join. Three rules ensure this:
-- For the lender, a loan begins when it answers the request. For the borrower, it begins when it sent the request, which
-  was earlier. So the loan ends for the borrower first, without a common clock.
+- For the lender, a loan begins when the lender answers the request. For the borrower, the loan begins when the borrower
+  sends the request, which is earlier. So the loan ends first for the borrower, and no common clock is needed.
 - A later loan does not end an earlier loan of the same lender. The borrower uses the largest loan that has not ended.
-  The lender withholds the largest one, because it cannot know which of them have arrived.
-- If a base grows, the higher base counts only after `LEASE` seconds, because the member that had this fraction before
-  could still lend it until then.
+  The lender withholds the largest loan that has not ended, because it cannot tell which loans have arrived.
+- If a base grows, the higher base counts only after `LEASE` seconds, because until then the fraction may still be lent
+  by the member that had it before.
 
-Each loan is for one named rate: the rate of the group, or that of a tenant. Bases and loans are fractions of a rate, so
-a member has the same base for all names.
+Each loan is for one named rate: the rate of the group, or the rate of a tenant. Bases and loans are fractions of a
+rate, so a member has the same base for all names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,18 +26,19 @@ from typing import Final
 from headway.core.levels.naming import is_topic_name
 
 LEASE: Final = 2.0
-"""How many seconds a loan lasts. After that, the lender has its whole base again."""
+"""How long a loan lasts, in seconds. After that, the lender can use its whole base again."""
 
-_KEEPS = 0.02  # the fraction of its base that a lender always keeps, so that its first record needs no loan
-_SMALLEST = 0.001  # the smallest fraction of a rate for which a message is sent
-_MOST_ASKED = 200  # the maximum number of rates requested in a message; thousands would make it megabytes large
+_KEEPS = 0.02  # the fraction of its base that a lender always keeps, so that its next record does not need a loan
+_SMALLEST = 0.001  # the smallest fraction of a rate that is requested or lent
+# the maximum number of rates requested in one message; with thousands of rates it would have megabytes
+_MOST_ASKED = 200
 
 Fractions = Mapping[str, float]
 """Maps the names of rates to fractions of these rates."""
 
 
 def rates_topic(group: str) -> str:
-    """Return the topic for the messages of a group. If the group's name is not valid in a topic's name, it is hashed.
+    """Return the topic for the messages of a group. If the group's name cannot be part of a topic's name, it is hashed.
 
     >>> rates_topic("billing"), rates_topic("billing: EU")
     ('headway-rates-billing', 'headway-rates-6857ce9c52bb3574')
@@ -48,7 +49,7 @@ def rates_topic(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The fraction of a rate that a member uses now, and the fraction that it would use if it could."""
+    """The fraction of a rate that a member uses now, and the fraction that it would use without a limit."""
 
     used: float
     wanted: float
@@ -58,8 +59,8 @@ class Need:
 class LoanMessage:
     """A member's message to all other members: its requests and its loans.
 
-    `asks` has the fractions that it needs in addition to its base. `lends` maps each borrower to the number of the
-    request that is answered and the lent fractions.
+    `asks` has the fractions that the member needs in addition to its base. `lends` maps each borrower to the number of
+    its request and to the fractions that are lent to it.
     """
 
     member: str
@@ -75,7 +76,7 @@ class _Loan:
 
 
 class Loans:
-    """The loans of one member. `receive` takes in messages, and `next_message` returns the message to send.
+    """The loans of one member. `receive` processes messages, and `next_message` returns the message to send.
 
     This class does no I/O.
     """
@@ -83,21 +84,21 @@ class Loans:
     def __init__(self, member: str) -> None:
         self._member = member
         self._number = 0
-        # Pairs of a time and the base since then. The pairs of the last `2 * LEASE` seconds are kept, and the pair
-        # before them.
+        # Pairs of a time and the base from that time on. The list has the pairs of the last `2 * LEASE` seconds, and
+        # the last pair before these.
         self._bases: list[tuple[float, float]] = []
-        self._asked_at: dict[int, float] = {}  # when this member sent its requests that can still be answered
+        self._asked_at: dict[int, float] = {}  # when requests of this member that can still be answered were sent
         self._heard: dict[str, int] = {}  # the number of the last message from each member
         self._requests: dict[str, tuple[int, Fractions]] = {}  # requests that are not answered yet
         self._lent: dict[str, list[_Loan]] = {}  # the loans to each member that have not ended
         self._borrowed: dict[str, list[_Loan]] = {}  # the loans from each member that have not ended
 
     def rebase(self, base: float, now: float) -> None:
-        """Set the base: the fraction of the group's partitions that this member has from now on."""
+        """Set this member's base from now on: its fraction of the group's partitions."""
         self._bases.append((now, base))
 
     def base(self, now: float) -> float:
-        """Return the base that counts now: the lowest base of the last `LEASE` seconds."""
+        """Return the base that currently counts, which is the lowest base of the last `LEASE` seconds."""
         return self._least_since(now - LEASE)
 
     def _least_since(self, since: float) -> float:
@@ -107,7 +108,7 @@ class Loans:
         return least
 
     def receive(self, message: LoanMessage, now: float) -> None:
-        """Take in a message from another member. A message older than the last one from this member is ignored."""
+        """Process a message from another member. A message that is older than the sender's last message is ignored."""
         sender = message.member
         if sender == self._member or message.number <= self._heard.get(sender, -1):
             return
@@ -124,7 +125,7 @@ class Loans:
     def next_message(self, needs: Mapping[str, Need], now: float) -> LoanMessage | None:
         """Return the message to send now, or None if it would have no requests and no loans.
 
-        From now on, `share` withholds the loans in the message, even if it has not been sent yet.
+        From now on, `share` withholds the loans in the message, even before the message is sent.
         """
         self._expire(now)
         base = self.base(now)
@@ -157,8 +158,7 @@ class Loans:
 
     def _answer(self, needs: Mapping[str, Need], base: float, now: float) -> dict[str, tuple[int, Fractions]]:
         lends: dict[str, tuple[int, Fractions]] = {}
-        # Lend only from a base that the member has had for a longer time, because the needs of its new partitions are
-        # not known yet.
+        # Lend only from the lowest base of a longer period, because the needs of new partitions are not known yet.
         lendable = self._least_since(now - 2 * LEASE)
         requests, self._requests = self._requests, {}
         sharing = {name: sum(name in asks for _, asks in requests.values()) for _, a in requests.values() for name in a}
@@ -188,7 +188,7 @@ class Loans:
 
 
 def _largest(loans: Sequence[_Loan], name: str, now: float) -> float:
-    """Return the largest fraction of a rate among those loans that have not ended."""
+    """Return the largest fraction of a rate among the loans that have not ended."""
     return max((loan.fractions.get(name, 0.0) for loan in loans if loan.until > now), default=0.0)
 
 

@@ -1,29 +1,29 @@
 """Computes the size of a record in memory, for all memory budgets.
 
-A record takes the bytes of its value, its key, and the names and values of its headers. The objects that hold these in
-Python, in the binding and in librdkafka take more bytes, which are estimated by the constants below. The name of the
-topic is not counted, because all records of a topic share it.
+A record takes the bytes of its value, its key, and the names and values of its headers. The objects that hold these
+bytes in Python, in the binding and in librdkafka take additional memory, which the constants below estimate. The name
+of the topic is not counted, because all records of a topic share it.
 """
 
 from collections.abc import Iterable
 
 RECORD_TAKES = 512
-"""The bytes of the objects of one record, not including its headers."""
+"""How many bytes the objects of one record take, without its headers."""
 
 HEADER_TAKES = 160
-"""The bytes of the objects of one header: a pair, a name, a value, and its slot in the list."""
+"""How many bytes the objects of one header take: a pair, a name, a value, and the pair's slot in the list."""
 
 Field = str | bytes | None
-"""The type of a key, a value, or the value of a header, as librdkafka accepts it."""
+"""The types that librdkafka accepts for a key, a value, or the value of a header."""
 
 
 def size_of(value: Field, key: Field, headers: Iterable[tuple[str, Field]] | None = ()) -> int:
-    """Return the bytes that a record takes in memory.
+    """Return how many bytes a record takes in memory.
 
     >>> size_of(b"value", b"key"), size_of(None, None, [("name", b"12")])
     (520, 678)
     """
-    # Nearly all fields are bytes, so these are handled without a call of `bytes_of`, which would double the time. A
+    # Nearly all fields are bytes. They are handled without a call of `bytes_of`, which would double the time, because a
     # relay calls this function twice per record.
     size = RECORD_TAKES + (len(value) if value.__class__ is bytes else bytes_of(value))
     size += len(key) if key.__class__ is bytes else bytes_of(key)
@@ -31,7 +31,7 @@ def size_of(value: Field, key: Field, headers: Iterable[tuple[str, Field]] | Non
 
 
 def size_of_headers(headers: Iterable[tuple[str, Field]] | None) -> int:
-    """Return the bytes that a record's headers take in memory."""
+    """Return how many bytes a record's headers take in memory."""
     size = 0
     for name, value in headers or ():
         size += HEADER_TAKES + (len(name) if name.isascii() else bytes_of(name))

@@ -1,8 +1,8 @@
 """A growing pause after calls that Kafka refuses, for example because the client is not authorized to write to a topic.
 
 Invariants: no call is tried during a back-off. The back-off doubles with each refusal in a row, up to a bound. If
-several calls that were in progress at the same time are refused, this counts as one refusal. The first refusal is
-logged as a warning, and after that at most one every `_WARN_EVERY` seconds.
+several concurrent calls are refused, they count as one refusal. The first refusal is logged as a warning. After that,
+at most one refusal is logged every `_WARN_EVERY` seconds.
 """
 
 import math
@@ -13,11 +13,13 @@ from headway.core.retry import exponential_backoff
 _FIRST_BACK_OFF = 0.2
 _LONGEST_BACK_OFF = 10.0
 _WARN_EVERY = 10.0
-_IN_A_ROW = 2 * _LONGEST_BACK_OFF  # a refusal that comes later than this after a back-off counts as the first one
+_IN_A_ROW = 2 * _LONGEST_BACK_OFF  # if a back-off ended longer ago than this, the next refusal counts as the first
 
 
 class RefusalPause:
-    """Tells callers to wait while calls are refused, for at most `longest` at a time. All times are in seconds.
+    """Decides how long callers must wait while calls are refused: at most `longest` at a time.
+
+    All times are in seconds.
 
     >>> pause = RefusalPause()
     >>> pause.refused(100.0, random_number=0.0), pause.allows(100.1), pause.allows(100.2)
@@ -39,8 +41,8 @@ class RefusalPause:
     def refused(self, now: float, random_number: float) -> bool:
         """Record that a call was refused, and return whether to log a warning.
 
-        A random number from 0 to 1 shortens the back-off, so that clients that were refused at the same time do not all
-        try again at the same time.
+        A random number from 0 to 1 shortens the back-off, so that clients that are refused at the same time do not all
+        retry at the same time.
         """
         if self.allows(now):
             in_a_row = now - self.again_at < _IN_A_ROW

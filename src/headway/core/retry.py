@@ -4,8 +4,8 @@ The attributes of an exception are read only in this module, once, and put into 
 verdict.
 
 Invariants: a decision depends only on its arguments, which include the time and a random number. Every record gets a
-decision, whatever the user's functions and the exception itself do. A delay is never negative. It is also never shorter
-than the delay that a `RetriableError` requests, up to a day.
+decision, whatever the user's functions and the exception itself do. A delay is never negative. A delay is also never
+shorter than the delay that a `RetriableError` requests, up to a day.
 """
 
 import math
@@ -19,22 +19,26 @@ from headway.errors import ConfigError, FatalError, RetriableError, RetryLater
 
 
 def failure_behind(error: BaseException) -> BaseException:
-    """Return the error that made an attempt fail. For a `RetryLater`, this is its cause or context, if it has one."""
+    """Return the error that made an attempt fail.
+
+    For a `RetryLater`, the result is its cause or context, if it has one.
+    """
     if not issubclass(type(error), RetryLater):
         return error
-    sent = attribute(error, REASON)  # is set if the error is from another process, because causes are not sent
+    # this attribute is set if the error is from another process, because causes are not sent
+    sent = attribute(error, REASON)
     return sent if is_error(sent) else cause_or_context(error) or error
 
 
 REASON = "_reason"
-"""The attribute in which a `RetryLater` from another process has the error that made the attempt fail."""
+"""The attribute of a `RetryLater` from another process that holds the error that made the attempt fail."""
 
 
 class Again(NamedTuple):
     """The verdict to try again, not before the time `at`.
 
-    If the user's back-off or delay function raised an error, the next rule decided, and `delay_error` is that error. If
-    `untried` is True, the attempt does not count.
+    If the user's back-off or delay function raised an error, `delay_error` is that error, and the next rule determined
+    the delay. If `untried` is True, the attempt does not count.
     """
 
     at: float
@@ -43,7 +47,7 @@ class Again(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """The decision not to try again, with the reason.
+    """The verdict not to try again, with the reason.
 
     `tried_out` is True if the only reason is that all allowed attempts have failed.
     """
@@ -72,7 +76,10 @@ Delay = Callable[[Any, int, BaseException], float]
 
 
 def _check_backoff(name: str, backoff: Any) -> None:
-    """Raise `ConfigError` if a value is not a back-off. Its parameters and its results for attempt 1 are checked."""
+    """Raise `ConfigError` if a value is not a back-off.
+
+    The check covers the function's parameters, and its results for attempt 1.
+    """
     check_function(name, backoff, ("attempt", "random_number"), "Give fixed_backoff(0.1), for example.")
     for random_number in (0.0, 1.0):
         try:
@@ -83,7 +90,8 @@ def _check_backoff(name: str, backoff: Any) -> None:
                 "exponential_backoff() or fixed_backoff(0.1), for example."
             ) from error
         except Exception:
-            # The function may need something that does not exist yet. If it raises later, the default back-off is used.
+            # The user's function may need something that does not exist yet. If the function still raises an error
+            # later, the default back-off is used.
             return
         if not is_number(seconds) or not 0 <= seconds < math.inf:
             raise ConfigError(
@@ -115,7 +123,7 @@ def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float 
     """Return a back-off whose delays start at `first` seconds and grow by a factor, up to `longest` seconds.
 
     A random number shortens each delay by at most the fraction `jitter`, so that records which failed at the same time
-    are tried at different times.
+    are retried at different times.
 
     >>> backoff = exponential_backoff(first=1, longest=60, jitter=0.5)
     >>> [backoff(attempt, 0) for attempt in (1, 2, 3, 1000)], backoff(3, 1)
@@ -140,7 +148,7 @@ def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float 
 
 
 _DEFAULT_BACKOFF = exponential_backoff()
-_LONGEST_ASKED_FOR = 86_400.0  # the longest `retry_after` in seconds, because a longer one is probably a mistake
+_LONGEST_ASKED_FOR = 86_400.0  # the longest accepted `retry_after`, in seconds; a longer one is probably a mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +160,18 @@ class Retries:
             the attempt, counted from 1, and a random number from 0 to 1. If the function raises an error, the default
             back-off is used.
         max_attempts: The number of attempts after which a record becomes a dead letter, even if the error is a
-            `RetriableError` or `RetryLater`. With None, records are tried forever.
+            `RetriableError` or `RetryLater`. None means that records are tried forever.
         fatal: The classes of errors that are not retried, in addition to `FatalError`. A `RetriableError` is retried in
             any case, up to `max_attempts`.
-        by_exception: The back-offs for certain classes of errors. The one of the error's class is used, or of its
-            nearest base class.
-        delay: A function of (record, attempt, error) that is used instead of the back-off. If it raises, or does not
-            return a number of seconds, the back-off is used.
-        share: The fraction of the slots that records which failed before get while other records wait; at most 1. So
-            records that keep failing do not take more slots from the others.
+        by_exception: The back-offs for certain classes of errors. The back-off of the error's class is used, or that of
+            the nearest base class.
+        delay: A function of (record, attempt, error) that is used instead of the back-off. If the function raises an
+            error, or does not return a number of seconds, the back-off is used.
+        share: The fraction of the slots that records which failed before get while other records wait; at most 1. This
+            keeps records that fail repeatedly from taking more slots from the others.
 
     The delay is always at least the `retry_after` of a `RetriableError`. Raises `ConfigError` for arguments that are
-    not valid. To check a back-off, it is called for attempt 1 when the rules are created.
+    not valid. When a `Retries` is created, each back-off is called for attempt 1 to check it.
 
     >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, random_number=0.5)
     Again(at=102.0, delay_error=None, untried=False)
@@ -209,7 +217,7 @@ class Retries:
         `attempt` is its number, counted from 1. `untried` is the number of earlier attempts that ended before anything
         was tried.
         """
-        kind = type(error)  # not `isinstance`, which would also read the attribute `__class__` of the error
+        kind = type(error)  # not `isinstance`, which also reads the attribute `__class__` of the error
         is_later = issubclass(kind, RetryLater)
         is_retriable = issubclass(kind, RetriableError)
         if not is_retriable and not is_later and self._is_fatal(kind):
@@ -228,7 +236,7 @@ class Retries:
     def _is_fatal(self, kind: type[BaseException]) -> bool:
         try:
             return issubclass(kind, (FatalError, *self.fatal))
-        except BaseException:  # an abstract class can decide `issubclass` itself, and raise
+        except BaseException:  # an abstract class can override `issubclass` and raise an error
             return issubclass(kind, FatalError)
 
     def _backoff_of(self, kind: type[BaseException]) -> Backoff:
@@ -240,7 +248,8 @@ class Retries:
     def _seconds(
         self, record: object, attempt: int, error: BaseException, random_number: float
     ) -> tuple[float, BaseException | None]:
-        # Everything that the user's functions raise is caught: a record without a verdict would block its lane forever.
+        # Everything that the user's functions raise is caught, because a record without a verdict would block its lane
+        # forever.
         try:
             default = _checked(self._backoff_of(type(error))(attempt, random_number))
         except BaseException as delay_error:
@@ -261,7 +270,10 @@ def _is_true(untried: object) -> bool:
 
 
 def _asked_for(seconds: object) -> float:
-    """Return the shortest wait in seconds that an error requests, or 0 if the value is not a number."""
+    """Return the shortest wait that an error requests, in seconds.
+
+    The result is 0 if the requested value is not a number.
+    """
     try:
         return float(min(max(0.0, seconds), _LONGEST_ASKED_FOR)) if isinstance(seconds, int | float) else 0.0
     except BaseException:

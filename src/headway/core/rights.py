@@ -1,4 +1,4 @@
-"""The permissions (ACLs) that a client needs on a Kafka with authorization, and the errors if it does not have them.
+"""The permissions (ACLs) that a client needs if Kafka requires authorization, and the errors if they are missing.
 
 Operations and resources have the names that `kafka-acls` uses. Read, Write, Delete and Alter include Describe.
 """
@@ -27,7 +27,7 @@ _DONE = {
 _NAMES = {"Topic": "topic", "Group": "group", "TransactionalId": "transactional id", "Cluster": "cluster"}
 _OPTIONS = {"Topic": "--topic", "Group": "--group", "TransactionalId": "--transactional-id"}
 _PLACEHOLDER = "User:…"
-# With these SASL mechanisms, the name of the principal is the user name.
+# With these SASL mechanisms, the user name is also the name of the principal.
 _WITH_USER_NAME = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -42,7 +42,7 @@ class Right:
 
     @classmethod
     def parse(cls, text: str) -> "Right":
-        """Return the permission that a text describes. A name that ends with `*` means all names with this prefix.
+        """Return the permission that a text describes. A name that ends with `*` stands for all names with this prefix.
 
         >>> Right.parse("Write Topic orders-*")
         Right(operation='Write', resource='Topic', name='orders-', prefixed=True)
@@ -75,7 +75,7 @@ class Right:
         return named and (self.operation == other.operation or implied)
 
     def missing(self, config: Mapping[str, Any] | None = None) -> str:
-        """Return an error text for a client without this permission.
+        """Return an error text for a client that lacks this permission.
 
         The text names the resource, the principal that needs the permission, and the command that grants it.
 
@@ -103,9 +103,9 @@ def topic_rights(operation: str, *topics: str) -> list[Right]:
 
 
 def principal_of(config: Mapping[str, Any]) -> str | None:
-    """Return the principal of a client, or None if its settings do not show it.
+    """Return the principal of a client, or None if the client's settings do not show it.
 
-    A broker can be configured to map it to another principal.
+    A broker can be configured to map this principal to another one.
 
     >>> principal_of({"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "app"})
     'User:app'
@@ -123,10 +123,10 @@ def right_for(
     group: str | None = None,
     transactional_id: str | None = None,
 ) -> Right | None:
-    """Return the permission that a client needs, judging by the name of Kafka's error.
+    """Return the permission that a client lacks, according to the name of Kafka's error.
 
-    It is None if the error is not an authorization error. `operation` is the operation on the topic. On a group, the
-    permission is Describe or Read; on a transactional id, it is Write.
+    The result is None if the error is not an authorization error. `operation` is the operation on a topic. For a group,
+    the permission is Describe or Read; for a transactional id, it is Write.
 
     >>> right_for("GROUP_AUTHORIZATION_FAILED", "Read", group="billing")
     Right(operation='Read', resource='Group', name='billing', prefixed=False)
@@ -143,7 +143,7 @@ def right_for(
 
 
 def least(rights: Iterable[Right]) -> list[Right]:
-    """Return the permissions in their order, without duplicates and without those that others include."""
+    """Return the permissions in the given order, without duplicates and without permissions that others include."""
     found = list(dict.fromkeys(rights))
     return [each for each in found if not any(other.covers(each) for other in found if other != each)]
 
@@ -173,7 +173,7 @@ def kafka_acls(rights: Iterable[Right], principal: str) -> list[list[str]]:
 
 
 def check_principal(principal: str) -> str:
-    """Return the principal unchanged. Raises `ConfigError` if `kafka-acls` does not accept it."""
+    """Return the principal unchanged. Raises `ConfigError` if `kafka-acls` would not accept it."""
     kind, colon, name = principal.partition(":")
     if not (kind and colon and name):
         raise ConfigError(f"The principal is {principal!r}; write it like User:app.")

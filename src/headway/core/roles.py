@@ -1,6 +1,6 @@
 """The permissions that each role needs.
 
-This table is the only source for the documentation, the command `headway acls` and the tests.
+The documentation, the command `headway acls` and the tests all use this table.
 """
 
 import re
@@ -15,7 +15,8 @@ _PLACEHOLDER = re.compile(r"<([^>]+)>")
 class RolePart(NamedTuple):
     """The permissions that a role needs in one case.
 
-    `case` is empty for the permissions that the role always needs. `said` describes the case in the documentation.
+    `case` is empty for permissions that the role always needs. `said` is the description of the case in the
+    documentation.
     """
 
     case: str
@@ -24,7 +25,7 @@ class RolePart(NamedTuple):
 
 
 class Role(NamedTuple):
-    """A role: its title in the documentation, and its parts. In the permissions, names in `<>` are placeholders."""
+    """A role: its title in the documentation, and the permissions for each case. Names in `<>` are placeholders."""
 
     title: str
     parts: tuple[RolePart, ...]
@@ -81,7 +82,8 @@ ROLES: Final[Mapping[str, Role]] = {
             RolePart("", "", _SCHEDULING),
             RolePart(
                 "cancel",
-                "that cancels, reschedules, uses `every` or own ids; `schedule cancel`, `reschedule`, `cancel_where`",
+                "that cancels, reschedules, or uses `every` or an `id`; "
+                "`schedule cancel`, `reschedule`, `cancel_where`",
                 ("Write Topic <scheduler>.commands", "Read Topic <scheduler>.answers"),
             ),
             _CREATE_SCHEDULER,
@@ -166,14 +168,14 @@ ROLES: Final[Mapping[str, Role]] = {
         ),
     ),
 }
-"""The roles and their permissions, by the names that `headway acls` uses."""
+"""The roles and their permissions. The keys are the names that `headway acls` uses for the roles."""
 
 
 def rights_of(role: str, cases: Collection[str], names: Mapping[str, Sequence[str]]) -> list[Right]:
     """Return the permissions that a role needs in these cases, and those that it always needs.
 
-    There are no duplicates, and no permissions that others include. `names` has the values of each placeholder. A value
-    that ends with `*` means all names with this prefix.
+    Duplicates, and permissions that others include, are left out. `names` has the values of each placeholder. A value
+    that ends with `*` stands for all names with this prefix.
 
     >>> [str(right) for right in rights_of("consumer", [], {"topic": ["orders-0", "orders-1"], "group": ["billing"]})]
     ['Read on Topic orders-0', 'Read on Topic orders-1', 'Read on Group billing']
@@ -203,7 +205,7 @@ def literal_beginning(pattern: str) -> str:
     rest = text[len(beginning) :]
     if rest == "$":
         return beginning.replace("\\", "")
-    if rest[:1] in ("*", "?", "{"):  # a quantifier, so that the character before it is optional
+    if rest[:1] in ("*", "?", "{"):  # a quantifier, which makes the character before it optional
         beginning = beginning[:-1]
     if "|" in _without_groups(rest):
         beginning = ""

@@ -1,8 +1,8 @@
-"""Reads JSON from Kafka's topics. The JSON is not trusted: anybody who is authorized to write to a topic can write it.
+"""Reads JSON from Kafka's topics. The JSON is not trusted, because any client that may write to a topic can write it.
 
-Invariants: only `UnreadableError` is raised, whatever the bytes are. The number of bytes bounds time and memory, and
-`most` bounds the number of bytes. Every number, and every text that becomes a key or stays in memory, has a type with
-bounds.
+Invariants: no error except `UnreadableError` is raised, whatever the bytes are. The number of bytes bounds the time and
+memory that reading takes, and `most` bounds the number of bytes. Every number, and every text that becomes a key or
+stays in memory, has a type with bounds.
 """
 
 from typing import Annotated, TypeVar
@@ -25,7 +25,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 
 _MOST_BYTES = 65_536
-_MOST_SAID = 500  # the maximum number of characters to show of the decoder's error, which can quote the refused value
+_MOST_SAID = 500  # how many characters of the decoder's error are shown; the error can quote the refused value
 
 
 def read_json(
@@ -35,7 +35,7 @@ def read_json(
     error: type[UnreadableError] = UnreadableError,
     most: int = _MOST_BYTES,
 ) -> T:
-    """Decode a JSON text. `whose` names the text at the beginning of an error message.
+    """Decode a JSON text. Error messages begin with `whose`, a name for the text.
 
     Raises:
         UnreadableError: `value` is None, has more than `most` bytes, or is not JSON of the decoder's type.

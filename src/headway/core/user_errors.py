@@ -1,13 +1,14 @@
-"""Functions that read exceptions from users' code safely, whatever these exceptions do.
+"""Functions that safely read exceptions from users' code, whatever these exceptions do.
 
-An exception is an object of an unknown class. Its attributes can be properties that raise, computing its text can raise
-or return a huge string, and it can refuse assignments. So these functions use the type of the exception, and access the
-attributes of `BaseException` directly instead of through the class. They never raise an error because of an exception.
+An exception is an object of an unknown class. The attributes of an exception can be properties that raise errors,
+computing its text can raise an error or return a huge string, and it can refuse assignments. So these functions check
+the exception's type, and access the attributes of `BaseException` directly instead of through the exception's class.
+None of these functions raises an error because of an exception.
 """
 
 from typing import Any
 
-LONGEST_TEXT = 10_000  # the maximum number of characters of an error's text
+LONGEST_TEXT = 10_000  # the maximum length of an error's text, in characters
 
 _cause_of = BaseException.__dict__["__cause__"].__get__
 _context_of = BaseException.__dict__["__context__"].__get__
@@ -23,7 +24,10 @@ def is_error(value: object) -> bool:
 
 
 def attribute(error: BaseException, name: str) -> Any:
-    """Return an attribute of an error, or None if the error does not have it or reading it raises."""
+    """Return an attribute of an error.
+
+    Returns None if the error has no such attribute or reading it raises an error.
+    """
     try:
         return getattr(error, name)
     except BaseException:
@@ -31,7 +35,10 @@ def attribute(error: BaseException, name: str) -> Any:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, cut to `LONGEST_TEXT` characters, or an empty text if computing it raises."""
+    """Return the text of an error, cut to `LONGEST_TEXT` characters.
+
+    Returns "" if computing the text raises an error.
+    """
     try:
         return _shortened(str(error))
     except BaseException:
@@ -39,7 +46,7 @@ def text_of(error: BaseException) -> str:
 
 
 def description_of(error: BaseException) -> str:
-    """Return the `repr` of an error, cut to `LONGEST_TEXT` characters, or its class name if computing that raises."""
+    """Return the `repr` of an error, cut to `LONGEST_TEXT` characters, or its class name if `repr` raises an error."""
     try:
         return _shortened(repr(error))
     except BaseException:
@@ -47,7 +54,7 @@ def description_of(error: BaseException) -> str:
 
 
 def cause_or_context(error: BaseException) -> BaseException | None:
-    """Return the error that Python shows before this one: its cause, or its context unless that is suppressed."""
+    """Return the error that Python shows before this error: its cause, or its context unless that is suppressed."""
     cause: BaseException | None = _cause_of(error)
     return _context_of(error) if cause is None and not _hides_context(error) else cause
 
@@ -68,8 +75,8 @@ def class_name(kind: type) -> str:
 def without_frames(error: BaseException) -> BaseException:
     """Drop the tracebacks of an error and of all its causes, contexts and members. Returns the same error.
 
-    The frames of a traceback keep their variables alive, and among them is the previous attempt with its error. With
-    the tracebacks, all earlier failures would stay in memory.
+    The frames of a traceback keep their variables in memory, and one of these variables is the previous attempt with
+    its error. So if the tracebacks were kept, all earlier failures would stay in memory.
     """
     seen = set[int]()
     chain = [error]

@@ -1,1 +1,1 @@
-"""Records: their types and addresses, their time of expiry, and the header that holds their history."""
+"""Records: their types and addresses, their expiry times, and the header that holds their history."""

@@ -1,4 +1,4 @@
-"""The header that holds the time at which a record expires. After that time, the record need not be handled.
+"""The header that holds the time at which a record expires. After that time, the record does not have to be handled.
 
 Invariant: any producer can write the header, so a header that does not contain a valid time counts as missing.
 """
@@ -8,11 +8,11 @@ from typing import Any
 
 HEADER = "headway.expires"
 
-_LONGEST = 15  # digits of the latest time that is accepted; the last millisecond of the year 9999 has as many
+_LONGEST = 15  # the maximum number of digits of a time; the last millisecond of the year 9999 has this many
 
 
 def expiry_of(headers: Iterable[tuple[str, Any]]) -> int | None:
-    """Return the time at which a record expires, in milliseconds since the epoch, or None if it never expires.
+    """Return the time at which a record expires, in milliseconds since the epoch. Returns None if it never expires.
 
     If a record has several such headers, the last one counts.
 

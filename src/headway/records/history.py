@@ -1,10 +1,11 @@
 """The history of a record, which is kept in one of its headers: its origin, and the earlier attempts to handle it.
 
 When Headway sends a failed record to its own topic again after `RetryLater`, to the dead-letter topic, or from there
-back to its topic, Kafka stores a new record each time. The header shows handlers that all of these are the same record.
+back to its topic, Kafka stores a new record each time. The header shows that all these records are the same record for
+handlers.
 
 The header names the topic for which it is valid, and is ignored in every other topic. So if an application copies the
-headers of a record to a record of another topic, that one counts as a new record, with its own origin and no earlier
+headers of a record to a record of another topic, the second record counts as new, with its own origin and no earlier
 attempts.
 
 Invariants: any producer can write such a header. Whatever the header contains, reading it raises no error, and the
@@ -19,13 +20,14 @@ import msgspec
 
 HEADER = "headway.history"
 
-# More bytes than a header with the longest texts takes if each character needs six bytes, as control characters do.
+# The maximum size of a header. This is more than a header takes if all texts have their maximum length and each
+# character takes six bytes, as control characters do.
 _MOST_BYTES = 16_384
-_LONGEST_NAME = 250  # characters of an exception's class name
-_LONGEST_MESSAGE = 1_000  # characters of an exception's message
+_LONGEST_NAME = 250  # the maximum length of an exception's class name, in characters
+_LONGEST_MESSAGE = 1_000  # the maximum length of an exception's message, in characters
 
 _LATEST = 253_402_300_799_000  # the last second of the year 9999, in milliseconds
-_MOST_ATTEMPTS = 1_000_000  # limited, because the user's own back-off function calculates with this number
+_MOST_ATTEMPTS = 1_000_000  # bounded, because the user's own back-off function may compute with the number of attempts
 
 _Attempts = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ATTEMPTS)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -38,7 +40,7 @@ _is_topic = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
 
 
 class Origin(NamedTuple):
-    """The place at which a record was first sent: its Kafka topic, its partition and its offset.
+    """The place where a record was first stored: a Kafka topic, a partition and an offset.
 
     >>> print(Origin("orders", 0, 17))
     orders-0-17
@@ -63,10 +65,10 @@ class ToldError(msgspec.Struct, frozen=True, gc=False):
 class History(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The history of a record in the Kafka topic `topic`.
 
-    `attempts` is the number of failed attempts. Of these, the number `untried` does not count towards the limit of
-    attempts. If `attempts` is not 0, `first` and `last` describe the first and the last error. `since` is the timestamp
-    of the record as it was first sent. Each group that reads the topic makes its own attempts, so `group` names the
-    group that made these; None stands for any group.
+    `attempts` is the number of failed attempts. `untried` is how many of these attempts do not count towards the limit
+    of attempts. If `attempts` is not 0, `first` and `last` describe the first and the last error. `since` is the
+    timestamp that the record had when it was first sent. Each group that reads the topic makes its own attempts, so
+    `group` names the group that made these attempts; None stands for any group.
     """
 
     topic: str
@@ -88,7 +90,7 @@ _decode = msgspec.json.Decoder(History).decode
 
 
 def history_of(headers: Iterable[tuple[str, Any]], topic: str) -> History | None:
-    """Return the history in the headers of a record of this Kafka topic, or None if they have none for this topic.
+    """Return the history in a record's headers, or None if the headers have no valid history for this Kafka topic.
 
     If a record has several such headers, the last one counts.
     """
@@ -113,7 +115,7 @@ def _read(value: Any, topic: str) -> History | None:
 
 
 def told(exception: str, message: str, at: float) -> ToldError:
-    """Describe an error for a history. Texts are cut to the lengths that readers accept.
+    """Build the description of an error for a history. Texts are cut to the lengths that readers of a header accept.
 
     `at` is the time of the error, in seconds since the epoch.
     """
@@ -136,7 +138,7 @@ def after_attempt(
 ) -> History:
     """Return the history of a record that is sent to its own topic again.
 
-    Values that exceed the limits of a history are reduced to these limits.
+    Values that exceed their limits are reduced to the limits.
     """
     attempts = min(attempts, _MOST_ATTEMPTS)
     moment = _time(since) if since > 0 else None
@@ -150,7 +152,7 @@ def counts_for(history: History, group: str) -> bool:
 
 
 def _plain(text: str, most: int) -> str:
-    return text[:most].encode(errors="replace").decode()  # JSON cannot hold a lone surrogate
+    return text[:most].encode(errors="replace").decode()  # replaces lone surrogates, which JSON cannot contain
 
 
 def without_history(headers: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:

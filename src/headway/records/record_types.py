@@ -31,8 +31,8 @@ class _Address(NamedTuple):
 class TopicPartition(_Address):
     """A partition of one level of a topic. A topic without levels has only level 0.
 
-    `orders-2` is the Kafka topic of level 2, and not partition 2 of `orders`. To prevent such a confusion, the numbers
-    are keyword arguments, and `str()` of a partition says which number is which.
+    `orders-2` is the Kafka topic of level 2, and not partition 2 of `orders`. To prevent such confusion, the numbers
+    are keyword arguments, and `str()` of a partition labels each number.
 
     >>> print(TopicPartition("orders", partition=3, level=2))
     partition 3 of orders at level 2
@@ -51,11 +51,11 @@ class TopicPartition(_Address):
 
 
 UNKNOWN_OFFSET = -1
-"""The offset of a delivered record if Kafka did not report it, because the record was sent with `acks=0`."""
+"""The offset of a delivered record if Kafka did not report an offset because the record was sent with `acks=0`."""
 
 
 class RecordMetadata(NamedTuple):
-    """The place at which a delivered record is stored.
+    """The place where a delivered record is stored.
 
     `offset` can be `UNKNOWN_OFFSET`. `timestamp` is in milliseconds since the epoch.
     """
@@ -74,7 +74,7 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A record to send to a level of a topic, or, without a `level`, to the Kafka topic with exactly that name.
+    """A record to send to a level of a topic. Without a `level`, it is sent to the Kafka topic with exactly that name.
 
     `value` and `key` are bytes, strings, or objects for the serialisers. `timestamp` is in milliseconds since the
     epoch, and is the current time by default. Without a `partition`, the key determines the partition. `expires` is a
@@ -82,8 +82,8 @@ class ProducerRecord:
     record.
 
     `due` is an aware datetime, or a delay as a timedelta or in seconds; a relay delivers the record at that time. If
-    you give the record an `id`, at most one record with that id is pending at a time: a further one replaces the
-    pending one or, with `if_pending="keep"`, is dropped.
+    you give the record an `id`, at most one record with that id is pending at a time: a later record with the same id
+    replaces the pending record, or is dropped if `if_pending` is "keep".
     """
 
     topic: str
@@ -112,8 +112,8 @@ class Message(Protocol):
     def leader_epoch(self) -> int | None: ...
 
 
-# This is called from C code, because the interpreter's specialised call instructions miss an error that a function sets
-# although it returns a result. Such an error would surface later, at an unrelated place.
+# `methodcaller` makes this call from C code. The interpreter's specialised call instructions would miss an error that a
+# function sets while it also returns a result, and the error would then surface later, at an unrelated place.
 _call_headers = methodcaller("headers")
 
 
@@ -134,7 +134,7 @@ def headers_of(message: Message) -> Sequence[Header]:
 
 
 def _leave_out_nameless(message: Message) -> None:
-    """Remove the headers whose names the binding could not decode, after `message.headers()` has failed on them.
+    """Remove the headers whose names the binding cannot decode. This is called after `message.headers()` has failed.
 
     The message still holds the full list of (name, value) pairs. The pair of an undecodable header has an empty slot,
     and reading that slot would crash the process. The garbage collector does not list empty slots as referents, so a
@@ -157,8 +157,9 @@ class RecordSource(NamedTuple):
     read_value: Callable[[Message], Any]
 
 
-# A `ConsumerRecord` is created for each consumed record, and creating a struct takes a third of the time of a class
-# with an `__init__`. The garbage collector need not track it, because its fields never refer back to it.
+# A struct, because a `ConsumerRecord` is created for each consumed record, and creating a struct takes a third of the
+# time of creating an object of a class with `__init__`. The garbage collector does not have to track the struct,
+# because its fields never refer back to it.
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -166,8 +167,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     `value` is deserialised if the setting `value.deserializer` is present.
 
-    `key` and `value` raise `DeserializationError` if a deserialiser fails. `raw_key` and `raw_value` always return the
-    bytes.
+    Reading `key` or `value` raises `DeserializationError` if a deserialiser fails. `raw_key` and `raw_value` always
+    return the bytes.
     """
 
     _message: Message
@@ -176,7 +177,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def topic(self) -> str:
-        """The topic as it was subscribed to: `orders`, no matter which level the record came from."""
+        """The topic's name without a level, such as `orders`, whichever level the record came from."""
         return self.kafka_topic.removesuffix(self._source.topic_suffix)
 
     @property
@@ -202,7 +203,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def topic_partition(self) -> TopicPartition:
         """The partition that the record came from."""
-        # This runs for each record, and a call with keyword arguments would take three times as long.
+        # This code runs for each record, and a call with keyword arguments would take three times as long.
         return tuple.__new__(TopicPartition, (self.topic, self.partition, self.level))
 
     @property
@@ -227,7 +228,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def origin(self) -> Origin:
-        """The place at which the record was first sent. It stays the same after `RetryLater` and as a dead letter.
+        """The place where the record was first stored. It stays the same after `RetryLater` and as a dead letter.
 
         It also stays the same when a dead letter is sent again. `str(record.origin)` identifies the record, for example
         as `orders-0-17`.
@@ -237,7 +238,11 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def timestamp(self) -> int:
-        """When the record was created or, if the topic is configured so, appended, in milliseconds since the epoch."""
+        """The record's timestamp in milliseconds since the epoch.
+
+        The timestamp is the time when the record was created, or appended to the log if the topic is configured to use
+        that time.
+        """
         return self._message.timestamp()[1]
 
     @property
@@ -247,10 +252,10 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def leader_epoch(self) -> int | None:
-        """The epoch of the partition's leader that returned the record, or None if the broker does not report it."""
+        """The leader epoch of the partition when the record was fetched, or None if the broker does not report it."""
         return self._message.leader_epoch()
 
-    # `repr()` shows neither key nor value, because they can be secret or large.
+    # `repr()` leaves out the key and the value, because these can be secret or large.
 
     def __repr__(self) -> str:
         return f"ConsumerRecord({self.topic!r}, level={self.level}, partition={self.partition}, offset={self.offset})"
@@ -260,7 +265,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
-    """Return the records that have headers. This is fast if no record has any."""
+    """Return the records that have headers. The function is fast if no record has headers."""
     messages = list(map(_message_of, records))
     left = iter(messages)
     try:
@@ -272,7 +277,7 @@ def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
 
 
 class DeserializedRecord(ConsumerRecord, frozen=True, eq=False, gc=False):
-    """A consumed record whose value is deserialised each time it is read."""
+    """A consumed record that deserialises its value each time `value` is read."""
 
     @property  # type: ignore[misc]  # the property replaces the field
     def value(self) -> Any:

@@ -1,1 +1,1 @@
-"""Settings: Headway's own keys and their ranges, the settings that other clients inherit, and settings files."""
+"""Settings: the keys that Headway adds to Kafka's, the settings that other clients inherit, and settings files."""

@@ -1,7 +1,7 @@
-"""Settings: the keys that Headway adds to Kafka's, with their defaults and the checks of their values.
+"""Settings: the keys that Headway adds to Kafka's, their defaults, and the checks of their values.
 
-A configuration is a mapping with dotted keys, as for Kafka's own clients. Headway's own keys are taken out and
-checked here; all other keys are passed to librdkafka unchanged.
+A configuration is a mapping with dotted keys, as for Kafka's own clients. This module checks Headway's own keys and
+removes them. All other keys are passed to librdkafka unchanged.
 
 | key | client | default | meaning |
 |---|---|---|---|
@@ -42,17 +42,18 @@ with `RetryLater` |
 
 `enable.idempotence` is on unless another setting makes it impossible, as in Java's producer (KIP-679): `acks` other
 than all, `max.in.flight.requests.per.connection` above 5, no `retries`, or `queuing.strategy=lifo`. Without
-idempotence, a batch that is sent again can arrive after later batches. With it, brokers before Kafka 2.8 require the
-ACL `IdempotentWrite` on the cluster.
+idempotence, a batch that is sent again can arrive after later batches. With idempotence, brokers before Kafka 2.8
+require the ACL `IdempotentWrite` on the cluster.
 
-While higher levels are flooded, a level's records wait in a buffer. It holds as much as is returned in four times
-`fetch.wait.max.ms`, but at most `queued.max.messages.kbytes`. In addition librdkafka has two queues of 4 MB, and for
-each of them a fetch in flight: up to `max.partition.fetch.bytes` for each partition, and `fetch.max.bytes` in total.
-These limits count bytes as stored on disk, so compressed records take more memory once they have arrived.
+While higher levels are flooded, a level's records wait in a buffer. This buffer holds as many records as are returned
+in four times `fetch.wait.max.ms`, but at most `queued.max.messages.kbytes`. In addition, librdkafka has two queues of 4
+MB. For each of these queues, one fetch can be in flight, with up to `max.partition.fetch.bytes` for each partition and
+`fetch.max.bytes` in total. These limits count bytes as they are stored on disk, so compressed records take more memory
+after they have arrived.
 
 A `ParallelConsumer` accepts `group.id`, `auto.commit.interval.ms`, `strict.max.wait.ms` and the deserialisers. Without
-`levels`, its topics and its group have exactly the given names. With transactions, its commit interval is 100 ms by
-default. Its `producer_config` accepts the serialisers.
+`levels`, the consumer uses the names of topics and the group unchanged. With transactions, the default commit interval
+is 100 ms. The argument `producer_config` accepts the serialisers.
 """
 
 import difflib
@@ -88,7 +89,8 @@ Config = Mapping[str, Any]
 
 _SERVERS = ("bootstrap.servers", "metadata.broker.list")
 _HIGHEST_PORT = 65_535
-_SCHEMES = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")  # librdkafka accepts these in front of a broker's address
+# librdkafka accepts these schemes before a broker's address
+_SCHEMES = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 
 # For each name of a setting, a function that checks whether the setting's value allows idempotence.
 _IDEMPOTENT: dict[str, Callable[[str, Any], bool]] = {
@@ -227,16 +229,18 @@ class OutputSettings:
 class ProducerSettings:
     """The checked settings of a producer. `kafka` is passed to librdkafka and can hold secrets."""
 
-    levels: int | None  # None if records go to topics of exactly the given names
+    levels: int | None  # None if the names of topics are used unchanged
     max_block: float
     memory: int
     reserve: float
-    least_size: int  # a record counts for at least this many bytes, so that `memory` also limits the number of records
+    # each record counts as at least this many bytes, so that `memory` also limits the number of records
+    least_size: int
     window: int
     delivery_timeout: float
     max_wait: float
     scheduler: str
-    partitioner: Callable[[str, bytes, int], int] | None  # None for the name of a partitioner, which stays in `kafka`
+    # None if the setting is the name of a partitioner, which stays in `kafka`
+    partitioner: Callable[[str, bytes, int], int] | None
     key_serializer: Callable[..., Any] | None
     value_serializer: Callable[..., Any] | None
     kafka: dict[str, Any] = field(repr=False)
@@ -249,7 +253,7 @@ class ProducerSettings:
             reader.refuse(
                 key, "Futures need every delivery report. Remove it, and use the argument on_delivery of send"
             )
-        # This is librdkafka's setting for the limit that Java's producer calls buffer.memory.
+        # `queue.buffering.max.kbytes` is librdkafka's setting for the limit that Java's producer calls `buffer.memory`.
         kilobytes = reader.integer("queue.buffering.max.kbytes", default=64 * 1024)
         memory = reader.integer("buffer.memory", default=kilobytes * 1024, at_least=1024)
         return cls(
@@ -270,18 +274,18 @@ class ProducerSettings:
 
 
 def settings_beside(config: Config) -> dict[str, Any]:
-    """Return librdkafka's settings for an additional client of the same owner. It does not get the user's logger."""
+    """Return librdkafka's settings for an additional client of the same owner, without the user's logger."""
     return {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
 
 
 def idempotent_by_default(kafka: Config) -> dict[str, Any]:
-    """Add `enable.idempotence` to a producer's settings, unless they have it already.
+    """Add `enable.idempotence` to a producer's settings, unless the settings already have this key.
 
-    It is true if the other settings allow idempotence.
+    The value is True if the other settings allow idempotence.
     """
     possible = all(fits(key, kafka[key]) for key, fits in _IDEMPOTENT.items() if key in kafka)
-    # A transactional producer needs idempotence. If another setting does not allow it, librdkafka raises an error that
-    # names that setting.
+    # A transactional producer needs idempotence. If another setting rules out idempotence, librdkafka raises an error
+    # that names that setting.
     return {"enable.idempotence": possible or "transactional.id" in kafka, **kafka}
 
 
@@ -306,8 +310,8 @@ def check_settings(config: object) -> None:
 def _check_text(what: str, text: str) -> None:
     """Raise `ConfigError` for text that confluent-kafka cannot handle.
 
-    Such text would be cut off, end the process, or raise `SystemError`. The error does not show the text, because it
-    may be a password.
+    confluent-kafka would cut such text off, end the process, or raise `SystemError`. The error does not show the text,
+    because it may be a password.
     """
     if found := unusable_character(text):
         why = "ignores the text after it" if found[0] == "\0" else "needs UTF-8, which cannot encode it"
@@ -320,14 +324,14 @@ def _check_text(what: str, text: str) -> None:
 def check_servers(config: Config) -> None:
     """Raise `ConfigError` if a broker's address is a web address or has a port that is too high.
 
-    librdkafka would not even log an error about a web address. The error does not show it, because it can contain a
-    password.
+    This check is needed because librdkafka does not even log an error about a web address. The error does not show the
+    address, because a web address can contain a password.
     """
     for key in _SERVERS:
         for address in str(config.get(key) or "").split(","):
             scheme, is_page, _ = address.strip().partition("://")
             _, colon, port = address.strip().rpartition(":")
-            # librdkafka would keep only the lower 16 bits of a higher number, and connect to that port.
+            # librdkafka would use only the lower 16 bits of a higher number, and connect to a wrong port.
             if colon and port.isdecimal() and int(port) > _HIGHEST_PORT:
                 raise ConfigError(
                     f"The setting {key} has the port {shown(int(port))}; a port must be from 1 to {_HIGHEST_PORT}."
@@ -350,7 +354,7 @@ def no_such_level(level: int, levels: int) -> ConfigError:
 def explain_refused(reason: str, config: Config, known: Collection[str]) -> str:
     """Return a sentence that explains why librdkafka refused a configuration.
 
-    For a misspelt setting it suggests the most similar one of the `known` settings and Headway's own.
+    For a misspelt setting, the sentence suggests the most similar name among the `known` settings and Headway's own.
     """
     for key in config:
         if f'"{key}"' not in reason:
@@ -413,7 +417,7 @@ class _Reader:
         if value is not None and not callable(value):
             raise ConfigError(f"The setting {key} is {value!r}; it must be a function.")
         if value is None or any(base.__module__.startswith("confluent_kafka.") for base in type(value).__mro__):
-            return value  # type: ignore[no-any-return]  # confluent-kafka's own also get a context, so they are not checked
+            return value  # type: ignore[no-any-return]  # not checked: confluent-kafka's own also get a context
         if key.endswith(".deserializer"):
             check_reader(key, value, "Give a function that takes the bytes, such as json.loads.")
         elif runs_nothing_when_called(value) or not takes(value, 1):
@@ -424,7 +428,10 @@ class _Reader:
         return value  # type: ignore[no-any-return]
 
     def partitioner(self) -> Callable[[str, bytes, int], int] | None:
-        """Return the user's partitioner if it is a function, and remove it from `rest`. A name stays in `rest`."""
+        """Return the partitioner if it is a function, and remove it from `rest`.
+
+        The name of a partitioner stays in `rest`.
+        """
         value: Any = self.rest.get("partitioner")
         if not callable(value):
             return None
@@ -443,7 +450,7 @@ class _Reader:
     def delivery_timeout(self) -> float:
         """Return the delivery timeout in seconds. As in librdkafka, a setting of 0 means no limit.
 
-        The setting stays in `rest`, because librdkafka needs it, too.
+        The setting stays in `rest`, because librdkafka also needs it.
         """
         for key in ("delivery.timeout.ms", "message.timeout.ms"):
             if key in self.rest:
@@ -456,7 +463,7 @@ class _Reader:
 
 
 def whole_number(key: str, value: Any) -> int:
-    """Return a setting's value as a whole number. Raises `ConfigError` if it is not a whole number."""
+    """Return a setting's value as a whole number. Raises `ConfigError` if the value is not a whole number."""
     try:
         if isinstance(value, (bool, float)):
             raise ValueError

@@ -1,4 +1,4 @@
-"""Selects the settings of a client that other clients need to connect to the same brokers."""
+"""Selects the settings of one client that other clients also need to connect to the same brokers."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ fetch.min.bytes fetch.error.backoff.ms isolation.level enable.partition.eof chec
 consume_cb rebalance_cb offset_commit_cb on_commit
 """
 CONSUMERS_OWN = frozenset(_CONSUMERS.split())
-"""The settings that librdkafka has only for consumers, and confluent-kafka's setting `on_commit`."""
+"""librdkafka's settings that are only for consumers, and confluent-kafka's setting `on_commit`."""
 
 _PRODUCERS = """
 transactional.id transaction.timeout.ms enable.idempotence enable.gapless.guarantee acks request.required.acks
@@ -26,12 +26,12 @@ compression.codec compression.type compression.level partitioner partitioner_cb 
 delivery.report.only.error produce.offset.report dr_cb dr_msg_cb on_delivery
 """
 PRODUCERS_OWN = frozenset(_PRODUCERS.split())
-"""The settings that librdkafka has only for producers, and confluent-kafka's setting `on_delivery`."""
+"""librdkafka's settings that are only for producers, and confluent-kafka's setting `on_delivery`."""
 
-# librdkafka accepts these settings for every client, but they concern sending. Another client must not inherit them,
-# because Headway's producers rely on their own values.
+# librdkafka accepts these settings for every client, but they affect only sending. Another client must not inherit
+# these settings, because Headway's producers rely on their own values.
 _OF_SENDING = ("message.max.bytes", "message.copy.max.bytes", "max.in.flight", "max.in.flight.requests.per.connection")
-# These settings are for one client only: their callbacks run on the thread that polls that client.
+# These settings are for one client only, because their callbacks run on the thread that polls that client.
 _OF_ONE_CLIENT = ("error_cb", "throttle_cb", "stats_cb", "statistics.interval.ms", "default.topic.config")
 
 _OF_ONE_KIND = CONSUMERS_OWN | PRODUCERS_OWN | {*_OF_SENDING, *_OF_ONE_CLIENT, *OWN_KEYS}
@@ -40,7 +40,7 @@ _OF_ONE_KIND = CONSUMERS_OWN | PRODUCERS_OWN | {*_OF_SENDING, *_OF_ONE_CLIENT, *
 def connection_of(config: Config) -> dict[str, Any]:
     """Return the settings that any client needs to connect to the same brokers.
 
-    These are all settings except those known to be for one kind of client. So a setting that a newer librdkafka adds
-    is passed on, too.
+    The result has all settings except those that are known to be for one kind of client. So settings that a newer
+    librdkafka adds are included.
     """
     return {key: value for key, value in config.items() if key not in _OF_ONE_KIND}

@@ -1,4 +1,7 @@
-"""Reads a client's settings from a file with lines of key=value. A value can be a PEM text of several lines."""
+"""Reads a client's settings from a file with lines of the form key=value.
+
+A value can be a PEM text of several lines.
+"""
 
 import logging
 import re
@@ -21,12 +24,12 @@ _Lines = deque[tuple[int, str]]
 def read_properties(file: Path) -> dict[str, str]:
     r"""Return the settings in a file. Empty lines and lines that begin with # or ! are ignored.
 
-    A value that begins with `-----BEGIN ` is a PEM text. The text extends to its `-----END …-----`, over any number of
-    lines, and includes the further certificates of a chain. A PEM text can also be written on one line, with `\n` or
-    spaces in place of the line breaks.
+    A value that begins with `-----BEGIN ` is a PEM text. The text extends over any number of lines to its `-----END
+    …-----`. If it is a certificate, the text includes the other certificates of the chain. A PEM text can also be
+    written on one line, with `\n` or spaces in place of the line breaks.
 
-    Raises `ConfigError` if the file or one of its lines cannot be read. The error gives the line's number but not its
-    text, which can be a secret.
+    Raises `ConfigError` if the file or one of its lines cannot be read. The error names the line's number but does not
+    show its text, which can be a secret.
     """
     lines: _Lines = deque(enumerate(map(str.strip, _text_of(file).splitlines()), 1))
     settings: dict[str, str] = {}
@@ -60,7 +63,7 @@ def _text_of(file: Path) -> str:
 
 
 def _pem(first: str, lines: _Lines, place: str) -> str:
-    """Return the PEM text that begins with the line `first`, and remove its other lines from `lines`."""
+    """Return the PEM text that begins with the line `first`, and remove the other lines of the text from `lines`."""
     parts = [first]
     while lines and (_END not in parts[-1] or _follows(lines)):
         parts.append(lines.popleft()[1])
@@ -81,6 +84,6 @@ def _follows(lines: _Lines) -> bool:
 
 
 def _body(text: str) -> str:
-    """Return the text between a PEM text's first and last line, with a line break before and after it."""
+    """Return the text between the first and last lines of a PEM text, with a line break before and after it."""
     text = text.strip()
     return "\n" + (text if "\n" in text else "\n".join(text.split())) + "\n"

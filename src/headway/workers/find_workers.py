@@ -1,4 +1,4 @@
-"""Finds workers by name: `package.module:handler`, or `package.module` for all workers defined in it."""
+"""Finds workers by name: `package.module:handler`, or `package.module` for all workers that the module defines."""
 
 import difflib
 import importlib
@@ -17,7 +17,7 @@ _EXAMPLE = '@worker("orders", group="billing")'
 
 
 def find_workers(names: Iterable[str]) -> dict[str, Worker]:
-    """Import the named workers. Returns them by their full names, `module:handler`.
+    """Import the named workers, and return a dict from their full names (`module:handler`) to the workers.
 
     Raises `ConfigError` for a name that cannot be found.
     """
@@ -57,7 +57,7 @@ def _all_of(module: ModuleType) -> dict[str, Worker]:
 
 
 def _own(module: ModuleType) -> dict[str, Worker]:
-    """Return the workers that are defined in a module. Workers that it imports are left out."""
+    """Return the workers that a module defines. Workers that the module imports are left out."""
     return {
         f"{module.__name__}:{name}": found
         for name, value in vars(module).items()
@@ -66,9 +66,13 @@ def _own(module: ModuleType) -> dict[str, Worker]:
 
 
 def import_module(name: str, command: str = "headway worker") -> ModuleType:
-    """Import a module that a user names. If that fails, raises `ConfigError` with the file and line of the error."""
+    """Import a module by the name that a user gave.
+
+    Raises `ConfigError` with the file and line of the error on failure.
+    """
     here = os.getcwd()
-    # Python searches the directory of an installed command, but not the working directory, as users expect.
+    # Users expect Python to search the working directory, but an installed command makes Python search the command's
+    # directory instead.
     if here not in sys.path:
         sys.path.insert(0, here)
     if "/" in name or name.endswith(".py"):
@@ -92,7 +96,7 @@ def import_module(name: str, command: str = "headway worker") -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """Return the file and line in the user's code where an error was raised, in parentheses, or an empty string."""
+    """Return the place in the user's code where an error was raised, in parentheses, or "" if it is not known."""
     if isinstance(error, SyntaxError):
         return f" ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]

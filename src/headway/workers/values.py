@@ -1,4 +1,4 @@
-"""Reads the values of a worker's records: from JSON into a dataclass, or with a function that takes the bytes."""
+"""Reads the values of a worker's records: from JSON into a dataclass, or with a function that takes bytes."""
 
 import dataclasses
 import inspect
@@ -20,11 +20,11 @@ _ADVICE = "Give a dataclass to read JSON, or a function that takes the bytes."
 
 
 def reader_of(value: Value | None) -> Callable[[Any], Any] | None:
-    """Return the function that reads a record's value from its bytes, or None if the bytes stay as they are.
+    """Return the function that reads a record's value from bytes, or None if the value stays as bytes.
 
-    A null value, such as a tombstone of a compacted topic, becomes None if `value` is `Order | None` or a function,
-    which is not called for it. If `value` is `Order`, a null value is unreadable. Raises `ConfigError` for a type that
-    no JSON can be read into.
+    A null value, such as a tombstone of a compacted topic, becomes None if `value` is `Order | None`, or if it is a
+    function, which is then not called. If `value` is `Order`, a null value cannot be read. Raises `ConfigError` for a
+    type that cannot be read from any JSON.
     """
     if value is None:
         return None
@@ -35,7 +35,7 @@ def reader_of(value: Value | None) -> Callable[[Any], Any] | None:
 
 
 class _FunctionReader:
-    """Reads values with the user's function, except for null values. A pickled reader has only the function."""
+    """Reads values with the user's function, except for null values. Only the function is pickled."""
 
     def __init__(self, read: Callable[[bytes], Any]) -> None:
         self._read = read
@@ -48,7 +48,7 @@ class _FunctionReader:
 
 
 class _JsonReader:
-    """Reads JSON into a dataclass. A pickled reader has only the dataclass, because its decoder cannot be pickled."""
+    """Reads JSON into a dataclass. Only the dataclass is pickled, because the decoder cannot be."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -76,16 +76,19 @@ class _JsonReader:
 
 
 class _Shape:
-    """Checks a type, and the types in it. Each dataclass is visited only once, because it can contain itself."""
+    """Checks a type and the types in it.
+
+    Each dataclass is visited only once, because a dataclass can contain itself.
+    """
 
     def __init__(self) -> None:
         self._seen: set[Any] = set()
 
     def unreadable(self, kind: Any) -> str | None:
-        """Return the reason why no JSON can be read into this type, or None if some JSON can."""
+        """Return the reason why this type cannot be read from any JSON, or None if it can be read from some JSON."""
         if isinstance(kind, shapes.CustomType):
             return f"{_name(kind.cls)} is not a type that JSON has" if kind.cls is not object else None
-        if isinstance(kind, shapes.UnionType):  # one readable type is enough
+        if isinstance(kind, shapes.UnionType):  # it is enough if one type of the union is readable
             whys = [self.unreadable(each) for each in kind.types]
             return None if None in whys else whys[0]
         if isinstance(kind, shapes.DataclassType):
@@ -108,7 +111,7 @@ class _Shape:
 
 
 def _class_of(value: Any) -> Any:
-    """Return the value if it is a class, or `Page` for a generic such as `Page[Order]`, or None for anything else."""
+    """Return a class unchanged, and `Page` for a generic such as `Page[Order]`. Returns None for anything else."""
     return typing.get_origin(value) or value if isinstance(typing.get_origin(value) or value, type) else None
 
 

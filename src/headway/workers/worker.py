@@ -1,9 +1,9 @@
-"""The decorator `worker`, which declares a handler and its options, so that the command `headway worker` can run it.
+"""The decorator `worker` declares a handler and its options, so that the command `headway worker` can run the handler.
 
     @worker("orders", group="billing", value=Order, levels=3, dead_letter_topic="orders-dead")
     def bill(record: ConsumerRecord, context: Context) -> None: ...
 
-The function itself does not change, so tests can call it, and `ParallelConsumer.run` can run it.
+The decorator does not change the function, so tests can call it, and `ParallelConsumer.run` can run it.
 """
 
 import inspect
@@ -54,24 +54,26 @@ def worker(
 ) -> Callable[[F], F]:
     """Declare a handler as a worker. The decorated function itself stays unchanged.
 
-    The handler is a function or an `async def`. It is called with each record and its context, as by a
-    `ParallelConsumer`. With `produces` it can also be a function that yields.
+    The handler is a function or an `async def`. As in a `ParallelConsumer`, the handler is called with each record and
+    its context. With `produces`, the handler can also be a generator function.
 
     Args:
-        topics: The topics to read: one, several, or a mapping of topics to levels.
+        topics: The topics to read: a name, several names, or a mapping from topics to levels.
         group: The consumer group.
         value: A dataclass into which the value of each record is read from JSON, or a function that takes the bytes. By
             default `record.value` has the bytes. A record whose value cannot be read becomes a dead letter.
         levels: The number of levels of each topic. By default the topics have no levels.
-        produces: The Kafka topic, or topics, of the records that the handler returns or yields. They are sent as by
-            `run_and_produce`. A name such as `bills-*` means all topics whose names begin with `bills-`.
+        produces: The Kafka topic, or topics, of the records that the handler returns or yields. The records are sent as
+            in `ParallelConsumer.run_and_produce`. A name such as `bills-*` stands for all topics whose names begin with
+            `bills-`.
         on_output: Called with (input, output, metadata) for each stored output.
-        on_result: Called with (record, value) for each value that the handler returns, one at a time and in this
-            process. The record is done when the call returns. If the call raises an error, the attempt has failed.
+        on_result: Called with (record, value) for each value that the handler returns. The calls are made one at a
+            time, in this process. The record is done when the call returns. If the call raises an error, the attempt
+            has failed.
         batches: The sizes of batches, for a handler that takes lists of records and of contexts.
         on_assign: Called with new partitions; see `ParallelConsumer.subscribe`.
-        on_revoke: Called with partitions that are about to leave; see `ParallelConsumer.subscribe`.
-        on_lost: Called with partitions that another member might have already; see `ParallelConsumer.subscribe`.
+        on_revoke: Called with partitions that are about to be revoked; see `ParallelConsumer.subscribe`.
+        on_lost: Called with lost partitions, which another member might already have; see `ParallelConsumer.subscribe`.
         on_commit: Called with the outcome of each commit; see `ParallelConsumer.subscribe`.
         config: Further settings, such as {"session.timeout.ms": 10_000}. Settings of the command line take precedence.
             If "auto.offset.reset" is not set, a new group starts at the beginning.
@@ -113,7 +115,7 @@ def worker(
 def worker_of(handler: Any) -> "Worker | None":
     """Return the declaration of a handler, or None if the object is not a worker."""
     found = vars(handler).get(_ATTRIBUTE) if inspect.isfunction(handler) else None
-    # A decorator on top of @worker might have copied the attributes of the function that it wraps.
+    # If another decorator wraps the worker and has copied its attributes, the handler is the wrapper.
     return replace(found, handler=handler) if isinstance(found, Worker) else None
 
 
@@ -145,10 +147,11 @@ class Worker:
             )
         check_settings(self.config)
         checked_topics(self.topics)
-        self.kafka_topics()  # this checks the levels of a mapping
+        self.kafka_topics()  # raises an error if a level of a mapping is not valid
         self.options.check_with(ParallelSettings.parse(self._config({})))
         self._check_results()
-        call = self.call  # this checks the handler, because the command will wrap it, which hides the function
+        # checks the handler now, because the command later wraps the handler, which hides the function
+        call = self.call
         if self.options.lifespan is not None:
             check_lifespan_of(self.options.lifespan, call)
 
@@ -166,11 +169,14 @@ class Worker:
 
     @property
     def call(self) -> Callable[[Any, Any], Any]:
-        """The handler in the form in which executors call it: it takes a context, and returns outputs as a list."""
+        """The handler in the form that executors call.
+
+        In this form it takes a context, and returns outputs as a list.
+        """
         return HandlerSpec(self.handler, self.batches, sends=bool(self.produces)).checked(self.options.executor)
 
     def run(self, consumer: ParallelConsumer, handler: Callable[..., Any] | None = None) -> None:
-        """Run a consumer with the handler until the consumer is stopped. `handler` can be a wrapper of the handler."""
+        """Run a consumer with the handler until the consumer is stopped. `handler` can be a wrapper to run instead."""
         handler = handler or self.handler
         if self.produces:
             consumer.run_and_produce(handler, self.on_output, batches=self.batches)
@@ -181,12 +187,12 @@ class Worker:
             consumer.run(handler, batches=self.batches)
 
     def consumer(self, config: Config, max_concurrency: int | None = None, index: int = 0) -> ParallelConsumer:
-        """Make a consumer that is subscribed to the topics and ready to run the handler.
+        """Create a consumer that is subscribed to the topics and ready to run the handler.
 
-        `config` has the address of Kafka. `index` is the number of this member among the members of the worker.
+        `config` has the addresses of Kafka's brokers. `index` is the number of this member among the worker's members.
         """
         settings = self._config(config)
-        if "group.instance.id" in settings:  # two members with the same id would replace each other
+        if "group.instance.id" in settings:  # members with the same id would fence each other off
             settings["group.instance.id"] = f"{settings['group.instance.id']}-{index}"
         options = self.options
         if max_concurrency is not None:
@@ -206,7 +212,7 @@ class Worker:
         return groups_of(settings.group, settings.levels, per_level=settings.group_per_level)
 
     def kafka_topics(self) -> list[str]:
-        """Return the Kafka topics that the worker reads by name. Topics that it reads by a pattern are left out."""
+        """Return the Kafka topics that the worker subscribes to by name. Topics that match a pattern are left out."""
         names = [name for each in subscriptions(self.topics, self.levels) for name in each.topics]
         return [name for name in names if not name.startswith("^")]
 
@@ -220,7 +226,7 @@ class Worker:
 
 
 def _output_topics(produces: Any) -> Sequence[str]:
-    """Return the topics of outputs. Raises `ConfigError` if one of them cannot be the name of a topic."""
+    """Return the topics of outputs. Raises `ConfigError` if an item is not valid as the name of a topic."""
     if produces is None:
         return ()
     topics = list(produces) if isinstance(produces, Sequence) and not isinstance(produces, str) else [produces]

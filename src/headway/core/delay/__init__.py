@@ -1,4 +1,4 @@
-"""Delayed delivery as a state machine: delay topics, due times, changes, and the decisions and stored state of a relay.
+"""Delayed delivery as a state machine: delay topics, due times, changed schedules, and a relay's decisions and state.
 
 In this package, a delay topic is identified by its delay in milliseconds.
 """

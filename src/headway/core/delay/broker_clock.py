@@ -1,17 +1,19 @@
-"""The brokers' clock, inferred from their timestamps.
+"""The brokers' clock, inferred from the timestamps that brokers give to records.
 
 Due times are wall-clock times, and the promise never to deliver early is measured by the brokers' timestamps. This
-machine's own wall clock can jump; its monotonic clock cannot. So the time is the monotonic clock plus an offset. Each
-acknowledged write gives a lower bound of this offset, because the broker had stamped the record before the
-acknowledgement arrived.
+machine's own wall clock can jump; its monotonic clock cannot. So this module computes the brokers' time as the
+monotonic clock plus an offset. Each acknowledged write gives a lower bound of this offset, because the broker stamps
+the record before the acknowledgement arrives.
 
-Invariants: unless the brokers' clock is set back, `now` is ahead of it by at most the drift between two clocks in two
-periods of `_REMEMBERED` seconds. If the brokers' clock jumps in either direction, the next observation corrects `now`.
+Invariants: unless the brokers' clock is set back, `now` is ahead of that clock by at most the drift that builds up
+between two clocks in two periods of `_REMEMBERED` seconds. If the brokers' clock jumps in either direction, the next
+observation corrects `now`.
 """
 
 import math
 
-# How many seconds a period of observations lasts. A clock that is fast by one part in ten thousand gains 1 ms in it.
+# How long a period of observations lasts, in seconds. A clock that is fast by one part in ten thousand gains 1 ms in
+# that time.
 _REMEMBERED = 10.0
 
 
@@ -40,7 +42,10 @@ class BrokerClock:
         return monotonic - self._observed
 
     def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
-        """Take in the timestamp that a broker gave a record, and the monotonic times of sending and acknowledgement."""
+        """Update the offset from a record's timestamp and the times when the record was sent and acknowledged.
+
+        The timestamp is a broker's; the other two are monotonic times.
+        """
         lowest = timestamp - acknowledged * 1000
         highest = timestamp + 1 - sent * 1000
         self._observed = acknowledged

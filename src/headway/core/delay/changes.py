@@ -1,8 +1,8 @@
-"""Cancellations, reschedules and users' own ids: the commands, the answers, and the changes that a relay remembers.
+"""Cancellations, reschedules and ids that users choose: commands, answers, and the changes that a relay remembers.
 
 Invariants: the generation of a schedule only grows. Of a schedule's copies, only the one whose generation is `live` is
-ever delivered. A relay remembers a change until every copy of the schedule has left its delay topic. It also remembers
-each schedule with a user's own id, so that at most one schedule with this id is pending.
+ever delivered. A relay remembers a change until every copy of the schedule has left its delay topic. A relay also
+remembers each schedule whose id the user chose, so that at most one schedule with this id is pending.
 """
 
 from enum import StrEnum
@@ -28,7 +28,7 @@ class Settled(StrEnum):
     """The answer to a command."""
 
     CANCELLED = "cancelled"
-    """The record will not be delivered. This is also the answer to a reschedule that follows a cancellation."""
+    """The record will not be delivered. A command to reschedule a cancelled record also gets this answer."""
     RESCHEDULED = "rescheduled"
     """The record will be delivered at the new time."""
     DELIVERED = "already delivered"
@@ -36,10 +36,10 @@ class Settled(StrEnum):
     UNKNOWN = "unknown"
     """The relay searched for the record and did not find it. If it turns up later, it is delivered at the new time.
 
-    For a user's own id, this means that no schedule with this id has been pending within the last minute.
+    If the user chose the id, this answer means that no schedule with this id has been pending within the last minute.
     """
     SCHEDULED = "scheduled"
-    """The schedule with a user's own id is stored."""
+    """The schedule, whose id the user chose, is stored."""
     REFUSED = "refused"
     """The schedule was not stored, because another schedule with the same id is pending."""
 
@@ -47,8 +47,8 @@ class Settled(StrEnum):
 class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A command to cancel a schedule, or to reschedule it to the time `to`.
 
-    `due` and `at` have the values from the schedule's handle. The answer is a record with the key `token` in the
-    partition `reply` of the topic for answers.
+    `due` and `at` are the due time and the time of scheduling in the schedule's handle. The answer is a record with the
+    key `token` in the partition `reply` of the topic for answers.
     """
 
     id: Text
@@ -66,7 +66,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 class Put(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A command to schedule a record under an id that the caller chose. The command is sent in a header of the record.
 
-    The answer goes to the same topic as the answer to a `Command`. If `token` is empty, there is no answer.
+    The answer is sent like the answer to a `Command`. If `token` is empty, there is no answer.
     """
 
     if_pending: IfPending
@@ -103,11 +103,11 @@ def read_settled(value: bytes) -> Settled:
 
 
 class Change(msgspec.Struct, omit_defaults=True):
-    """The entry that a relay keeps for a schedule that was changed, or that has a user's own id.
+    """The entry that a relay keeps for a schedule that was changed, or whose id the user chose.
 
     `generation` counts the changes. `due` is the present due time of the schedule, or None if the schedule was
     cancelled or delivered. Copies of generations below `live` are not delivered; the live copy has the due time
-    `placed`. No copy has a due time later than `expires`. For a user's own id, `at` is the time of scheduling.
+    `placed`. No copy has a due time later than `expires`. If the user chose the id, `at` is the time of scheduling.
     """
 
     generation: Count
@@ -156,7 +156,7 @@ class Changes:
         return change
 
     def put(self, id_: str, due: int, at: int, now: int) -> Change:
-        """Record a new schedule with a user's own id. Copies of earlier schedules with this id are not delivered."""
+        """Record a new schedule whose id the user chose. Copies of earlier schedules with this id are not delivered."""
         before = self._changes.get(id_)
         generation = 0 if before is None else before.generation + 1
         # Even a schedule that is already due must be remembered until its record has left its delay topic.
@@ -181,7 +181,7 @@ class Changes:
         return True
 
     def recurs(self, id_: str, generation: int, due: int) -> None:
-        """Record when a recurring schedule fires next, because this differs from the due time in its handle."""
+        """Record when a recurring schedule fires next, because its handle has an earlier due time."""
         before = self._changes.get(id_)
         expires, at = (max(due, before.expires), before.at) if before else (due, 0)
         self._set(id_, Change(generation, generation, due, due, expires, at))
@@ -213,7 +213,7 @@ class Changes:
 
     @property
     def expiring(self) -> int:
-        """The number of expiry times in the queue. A change has several if its expiry time was moved."""
+        """The number of expiry times in the queue. A change whose expiry time was moved has several."""
         return len(self._expiries)
 
     def next_expiry(self) -> int | None:

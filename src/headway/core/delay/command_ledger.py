@@ -2,7 +2,7 @@
 
 Invariants:
 - A command is done when it is answered. After a restart, commands that are not done are read again.
-- Commands for a user's own id take effect at once and in their order, because every schedule with such an id is
+- Commands for an id that the user chose take effect at once and in order, because every schedule with such an id is
   remembered.
 - A command for any other schedule whose record the relay has not seen waits until this record leaves its delay topic,
   a search for the record has ended, or the record is overdue.
@@ -22,9 +22,9 @@ from headway.core.delay.schedule import OWN, Schedule
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 
-# Milliseconds until a search that found nothing is repeated. The first search may come before the record is in its
-# delay topic: its relay may just be moving it, a transaction may be open, or the topic may be so new that some brokers
-# do not know it.
+# How long to wait before a search that found nothing is repeated, in milliseconds. The first search can run before the
+# record is in its delay topic: a relay may be moving the record, its transaction may still be open, or the topic may be
+# so new that some brokers do not have it yet.
 _SEARCH_AGAIN_AFTER = 500
 _MOST_SEARCHES = 10
 
@@ -40,7 +40,7 @@ class PutRecord(NamedTuple):
 
 
 class RecentDeliveries:
-    """The ids of the latest delivered schedules, so that commands for them are answered at once.
+    """The ids of the schedules that were delivered last, so that commands for these schedules are answered at once.
 
     At least the latest `_REMEMBERED_DELIVERIES` ids are kept, and at most twice as many.
     """
@@ -68,7 +68,7 @@ class CommandLedger:
         waiting: The records that wait in memory.
         recent: The schedules that were delivered recently.
         move: A function that writes a record to the delay topic for its new due time.
-        passed: A function that returns a time. All records due before it have left their delay topics and memory.
+        passed: A function that returns a time before which all due records have left their delay topics and memory.
     """
 
     def __init__(
@@ -121,7 +121,10 @@ class CommandLedger:
         return answers
 
     def receive(self, offset: int, command: Command | PutRecord | None, now: int) -> None:
-        """Take in the command at an offset. None stands for a command that cannot be read; it gets no answer."""
+        """Carry out the command at an offset, or keep the command for later.
+
+        A command that cannot be read is None and gets no answer.
+        """
         for fresh in self._progress.receive((offset,)):
             self.is_changed = True
             if command is None:
@@ -173,7 +176,7 @@ class CommandLedger:
             self._waiting.remove(held)
             self._change_held(held, command, now)
             self._answer(offset, command, _outcome(command))
-        elif command.id in self._recent:  # checked before the times, which are wrong if a clock was set back
+        elif command.id in self._recent:  # checked before the due time, which is misleading after a clock was set back
             self._answer(offset, command, Settled.DELIVERED)
         elif (due := change.placed if change else command.due) > now:
             self._change_unseen(offset, command, due, command.at)
@@ -195,8 +198,8 @@ class CommandLedger:
         The record leaves this topic before its present due time `due`, but possibly after the new one.
         """
         change = self._changes.change(command.id, due, command.to)
-        # A new time must wait behind an undecided command for this schedule. `came_by` applies undecided commands once
-        # more, and the older command would overwrite the new time.
+        # If an earlier command for this schedule is undecided, a new time must wait behind that command: `came_by`
+        # applies all undecided commands again, so the earlier command would overwrite the new time.
         if command.to is None or (command.to >= due and command.id not in self.undecided):
             self._answer(offset, command, _outcome(command))
             return
@@ -205,7 +208,7 @@ class CommandLedger:
             self.searches.append(Search(command.id, due, at, change.live))
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
-        """Take in the result of a search: the schedule's record as it is in its delay topic, or None."""
+        """Handle the result of a search: the schedule's record as it is stored in its delay topic, or None."""
         change = self._changes.get(search.id)
         # In the meantime, the record was found in another way, or another schedule has taken over the id.
         if change and change.live != search.live:
@@ -222,7 +225,10 @@ class CommandLedger:
             self._answer_all(search.id, Settled.CANCELLED if change.due is None else Settled.RESCHEDULED)
 
     def _go_before(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
-        """Write a copy that leaves its delay topic in time. From then on, the old copy is not live."""
+        """Write a copy that leaves its delay topic in time for the new due time.
+
+        After that, the old copy is no longer live.
+        """
         change = self._changes.get(schedule.id)
         if change and change.due is not None and change.live <= schedule.generation < change.generation:
             self._changes.goes_live(schedule.id)
@@ -247,10 +253,10 @@ class CommandLedger:
                 self.searches.append(search)
 
     def answer_missed(self, now: int) -> None:
-        """Answer the commands whose records are overdue, because these records have been delivered.
+        """Report to the senders of commands whose records are overdue that these records were delivered.
 
-        Otherwise the records would have left their delay topics after their commands were received, and `came_by` would
-        have answered the commands.
+        If a record had left its delay topic only after its command was received, `came_by` would have answered the
+        command.
         """
         self._search_again(now)
         passed = self._passed(now)

@@ -1,13 +1,13 @@
-"""Fits the ladder to recent records: it decides which delay topics pay off, and when to change them.
+"""Fits the ladder to recent records: decides which delay topics are worth their cost, and when to change the ladder.
 
-A delay topic saves writes, but is one more topic for Kafka. Its price is set to a tenth of a write per record. So the
-cost of a ladder is the average number of writes per record, plus a tenth for each delay topic.
+A delay topic saves writes, but is one more topic for Kafka. The price of a delay topic is set to a tenth of a write per
+record. So the cost of a ladder is the average number of writes per record, plus a tenth for each delay topic.
 
 Invariants:
 - The shortest delay stays, because it bounds how many records wait in memory.
 - No change makes the number of delay topics exceed the allowed number. If there are already too many, none is added.
-- A change that the limit does not force lowers the cost for the delays that it was chosen for. So if records keep the
-  same delays, the ladder settles and never switches back and forth.
+- Unless the limit forces a change, the change lowers the cost for the delays that it was chosen for. So if records keep
+  the same delays, the ladder settles and never switches back and forth.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -49,7 +49,7 @@ class DelayTopicsNow:
 
 
 def fitted(now: DelayTopicsNow, delays: Mapping[int, float], most: int, *, settled: bool = True) -> tuple[int, ...]:
-    """Return the ladder's delays to use from now on: the present delays, unless a change pays off or is forced.
+    """Return the delays that the ladder should have: the present ones, unless a change pays off or is forced.
 
     Args:
         now: The present delay topics.
@@ -70,7 +70,10 @@ def fitted(now: DelayTopicsNow, delays: Mapping[int, float], most: int, *, settl
 
 
 class _DelayTopicSearch:
-    """Searches step by step for a ladder that costs less. In this class, `delay_topics` are the delays of a ladder."""
+    """Searches for a ladder with a lower cost by changing one delay at a time.
+
+    In this class, `delay_topics` are the delays of a ladder.
+    """
 
     def __init__(self, now: DelayTopicsNow, delays: Mapping[int, float], most: int) -> None:
         self._now = now
@@ -103,7 +106,7 @@ class _DelayTopicSearch:
         return moves / self._total
 
     def trimmed(self, delay_topics: tuple[int, ...]) -> tuple[int, ...]:
-        """Drop barred delays, and then the least useful delays until their number is allowed.
+        """Drop barred delays, and then the least useful delays until the number of delays is allowed.
 
         The shortest delay is never dropped.
         """

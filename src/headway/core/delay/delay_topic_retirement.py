@@ -1,13 +1,13 @@
-"""The retirement of delay topics that are not used any longer, step by step until they are deleted.
+"""Retires delay topics that are no longer used, step by step, until they are deleted.
 
 A delay topic that is out of use can still receive records from schedulers that have not noticed this yet. So each step
-waits until everybody has noticed the step before:
+waits until all schedulers and relays have noticed the previous step:
 
-- The topic is *out of use*. Schedulers write to it for some minutes at most, and relays still read it.
+- The topic is *out of use*. Schedulers may still write to it for some minutes, and relays still read it.
 - When the topic is empty and nothing has been written to it for a long time, it *retires*: relays stop reading it.
 - Some minutes later the topic is deleted. If something was written to it in the meantime, it is read again instead.
-- For a while, its delay is not used for a new topic. Otherwise, a relay that was frozen just before it deleted the
-  topic could delete the new topic with its records.
+- For a while after that, the delay of the deleted topic is not used for a new topic. Otherwise, a relay that was frozen
+  just before it deleted the topic could delete the new topic with its records.
 
 The state is stored in Kafka, so that another relay can continue the retirement.
 """
@@ -22,7 +22,7 @@ from headway.core.untrusted import Count, Time, read_json
 
 
 class DelayTopicUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The use of a delay topic, as far as known. Times are in milliseconds since the epoch; 0 means never.
+    """The use of a delay topic, as far as it is known. Times are in milliseconds since the epoch; 0 means never.
 
     `written` is the sum of the end offsets of the topic's partitions, and `since` is when that sum was first seen.
     `out_of_use` and `retires` are when the topic went out of use and when it retired.
@@ -45,9 +45,9 @@ class FitState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     @property
     def retiring(self) -> frozenset[int]:
-        """The retired delay topics. Relays do not read them unless they are in use again.
+        """The retired delay topics. Relays do not read a retired topic unless it is in use again.
 
-        Their delays must not be used for new topics now.
+        The delay of a retired topic must not be used for a new topic yet.
         """
         return frozenset(delay_topic for delay_topic, use in self.delay_topics.items() if use.retires)
 
@@ -70,8 +70,8 @@ class Waits:
     """How long each step of the retirement waits, in milliseconds.
 
     Args:
-        unused: How long nothing must have been written to a delay topic before it retires.
-        known: How long a delay topic must have been out of use before it retires, so that all schedulers know this.
+        unused: How long a delay topic must have gone without a write before it retires.
+        known: How long a delay topic must have been out of use before it retires, so that all schedulers have noticed.
         unread: How long a delay topic must have been retired before it is deleted.
         barred: How long after the retirement of a delay topic its delay must not be used again. The topic is deleted
             within half of this time, or not at all.
@@ -84,7 +84,7 @@ class Waits:
 
 
 class Seen(NamedTuple):
-    """The delay topics as they were seen in Kafka.
+    """The delay topics that were found in Kafka.
 
     `ladder` has the delays in use. `ends` has the sum of the end offsets of the partitions of each existing delay
     topic. `empty` has the delay topics without records.
@@ -96,7 +96,7 @@ class Seen(NamedTuple):
 
 
 def advanced(state: FitState, seen: Seen, waits: Waits, now: int) -> tuple[FitState, list[int]]:
-    """Return the next state, and the delay topics that must be deleted as soon as this state is stored."""
+    """Return the next state, and the delay topics to delete once this state is stored."""
     delay_topics = {
         delay_topic: _advanced(state.delay_topics.get(delay_topic), delay_topic, seen, waits, now)
         for delay_topic in seen.ends

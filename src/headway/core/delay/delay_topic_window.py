@@ -1,10 +1,10 @@
-"""One partition of a delay topic: the records that its relay has fetched and that have not left, and the progress.
+"""One partition of a delay topic: the fetched records that have not left yet, and the relay's progress.
 
 A record *leaves* when the relay takes it out of the window to move it, deliver it or hold it in memory.
 
 Invariants:
 - Records leave in the order of the log.
-- The progress covers only records that have left, so that the other records are read again after a restart.
+- The progress covers only records that have left, so that all other records are read again after a restart.
 - `bound` is before the due time of every record that was fetched and has not left.
 - `bound` is also before the due time of every record that the relay has written to this partition and not fetched yet.
 """
@@ -27,12 +27,12 @@ from headway.errors import ScheduleError
 LEAVES_WITHIN = 20
 _DUE_AFTER = 25
 
-# A record that entered its delay topic late leaves this many milliseconds before it is due, together with all records
-# before it.
+# How long before its due time a record leaves if it entered its delay topic late, in milliseconds. All records before
+# it in the log leave at the same time.
 _BELATED_LEAVES_BEFORE = 75
 
-# If a record's timestamp is this many milliseconds in the future, the clock has been set back since the record was
-# appended. Then the record leaves at once.
+# How far in the future a record's timestamp must be, in milliseconds, to show that the clock was set back after the
+# record was appended. Such a record leaves at once.
 _AHEAD = 1000
 
 
@@ -91,18 +91,20 @@ class DelayTopicWindow:
         self.changed = False  # True if the progress must be stored
         self.holds = 0  # the number of this topic's records that wait in memory
         self._position = 0  # the offset after the last fetched record
-        self._left = -math.inf  # all records after the last one that has left are due later than this
+        self._left = -math.inf  # all records behind those that have left are due later than this
         self._rests = False
         self._time = time_in(delay_topic)
         self._window: deque[Fetched] = deque()
-        # The due times and offsets of records in the window that must leave early to be delivered in time. Both ascend:
-        # a record is left out if one after it in the log is due at the same time or sooner, as both leave together.
+        # The due times and offsets of records in the window that must leave early to be delivered in time. Both the
+        # times and the offsets ascend: a record is not listed if a later record in the log is due at the same time or
+        # sooner, because both records leave together.
         self._belated: deque[tuple[int, int]] = deque()
-        # The bounds and the ends ascend, because a new entry replaces earlier ones whose bound is not lower.
+        # The bounds and the ends ascend, because a new entry replaces all earlier entries whose bound is the same or
+        # higher.
         self._expected: deque[_Expected] = deque()
 
     def receive(self, records: Sequence[Fetched]) -> None:
-        """Take in fetched records, in the order of the log."""
+        """Add fetched records to the window, in the order of the log."""
         self.ended = False
         self._window.extend(records)
         self._has_come(records[-1].offset + 1)
@@ -181,8 +183,8 @@ class DelayTopicWindow:
     def bound(self) -> float:
         """A time before the due time of every record that is still in this delay topic.
 
-        It does not cover records that have not been fetched and were stored late. In the memory topic, it covers only
-        records that the relay itself has written.
+        Records that were stored late are not covered until they have been fetched. In the memory topic, only records
+        that the relay itself has written are covered.
         """
         expected = self._expected[0].bound if self._expected else math.inf
         return expected if self.delay_topic == MEMORY else min(expected, self._bound_of_fetched)
@@ -195,9 +197,9 @@ class DelayTopicWindow:
         return math.inf if self.ended else self._left
 
     def leave(self, until: float, now: int, most: int, most_bytes: float) -> list[Fetched]:
-        """Remove the first records, as far as they may leave at the time `until`, and return those to handle.
+        """Remove the first records that may leave by the time `until`, and return those that the relay must handle.
 
-        The other removed records were handled before a restart. The call stops after about `most` records or
+        The other removed records were already handled before a restart. The call stops after about `most` records or
         `most_bytes` bytes.
         """
         window, latest, ahead, belated = self._window, until - self._time, now + _AHEAD, self._last_belated(until)
@@ -224,7 +226,10 @@ class DelayTopicWindow:
         return [record for record in left if record.offset in wanted]
 
     def _last_belated(self, until: float) -> int:
-        """Return the offset up to which all records must leave, because a belated one will soon be due, or -1."""
+        """Return the offset of the last belated record that will soon be due, or -1.
+
+        All records up to this offset must leave.
+        """
         last = -1
         for due, offset in self._belated:
             if due - _BELATED_LEAVES_BEFORE > until:
@@ -241,8 +246,8 @@ class DelayTopicWindow:
 def bound_behind(delay_topic: int, due: int, written: int) -> int:
     """Return a time before the due time of a record written to a delay topic at `written`, and of each record after it.
 
-    In most delay topics this follows from the time of writing. In the memory topic (`MEMORY`), a later record can be
-    due at any time, but it does not have to be delivered before this record. So the bound there is one millisecond
-    before this record's due time.
+    In all delay topics except the memory topic, the bound follows from the time of writing. In the memory topic
+    (`MEMORY`), a later record can be due at any time, but does not have to be delivered before this record. So the
+    bound in the memory topic is one millisecond before this record's due time.
     """
     return due - 1 if delay_topic == MEMORY else written + time_in(delay_topic) + _DUE_AFTER

@@ -1,10 +1,10 @@
-"""Records that wait in memory until they are due, and the small state by which they are found again after a restart.
+"""Records that wait in memory until they are due, and the small state that is enough to find them after a restart.
 
 Most of these records come from the memory topic, which the relay reads without delay. Two things are stored for this
 topic: the record that was delivered last, and the offset up to which the topic was read. All records that precede the
-stored record in the order of delivery have been delivered, except records that arrived late, which are listed. An
-offset map would be too large: it has a gap for each waiting record, and it would be stored up to a thousand times a
-second.
+stored record in the order of delivery have been delivered, except records that arrived late, whose offsets are stored
+too. An offset map would be too large, because it would have a gap for each waiting record and be stored up to a
+thousand times a second.
 
 Invariants: records are returned in the order of (due time, time of scheduling, order, offset). `bytes` is the total
 size of the waiting records.
@@ -77,8 +77,12 @@ class DueQueue:
 
     @property
     def is_restored(self) -> bool:
-        """True if all records that were read before a restart have been read again. Until then none must be taken."""
-        # The end of the log is not enough: a record still in the window may have been delivered before the restart.
+        """True if all records that were read before a restart have been read again.
+
+        No record must be taken before that.
+        """
+        # It is not enough to have reached the end of the log: a record that is still in the window might have been
+        # delivered before the restart.
         all_left = self._own.ended and self._own.head is None
         return all_left or self._own.progress.end >= self._restored.end
 
@@ -116,7 +120,7 @@ class DueQueue:
         return first[0] if first else None
 
     def take(self, until: float) -> Held | None:
-        """Remove and return the first record, which the caller delivers. Returns None if it is not due by `until`."""
+        """Remove and return the first record for delivery. Returns None if no record is due by `until`."""
         first = self._first()
         if first is None or first[0] > until:
             return None
@@ -131,7 +135,7 @@ class DueQueue:
         self._last = max(self._last, (until, -1, -1, -1))
 
     def _first(self) -> _Entry | None:
-        """Return the next entry that still waits, dropping removed entries before it."""
+        """Return the next entry that still waits, and drop removed entries before it."""
         while True:
             first = self._in_order[0] if self._in_order else None
             if self._heap and (first is None or self._heap[0] < first):

@@ -1,14 +1,16 @@
-"""The ladder of delays: it decides in which delay topic a record waits next, and it can be fitted to the delays in use.
+"""The ladder of delays: decides which delay topic a record waits in next, and can be fitted to the delays in use.
 
-A delay topic is a topic in which all records wait for the same time. So it is a queue: the first record decides when
-to read the topic next. A record goes to the topic with the longest delay that its remaining time allows, then to the
-longest that the rest allows, and so on. When the rest is shorter than the shortest delay, the record waits in memory.
-All times are whole milliseconds. In the code, a delay topic is identified by its delay.
+All records in a delay topic wait for the same length of time. So a delay topic is a queue: its first record determines
+when to read the topic next. A record goes to the topic with the longest delay that fits into the record's remaining
+time, then to the topic with the longest delay that fits into the time that is left then, and so on. When the remaining
+time is shorter than the shortest delay, the record waits in memory. All times are whole milliseconds. In the code, a
+delay topic is identified by its delay.
 
-Invariants: a record never stays in a delay topic beyond its due time. With each move it goes to a topic whose delay is
-at most the remaining time.
+Invariants: a record never stays in a delay topic beyond its due time. Each move takes the record to a topic whose delay
+is at most the remaining time.
 
-Source: exponential time buckets, as in the timing wheels of Varghese and Lauck (1987), with queues for wheels.
+Source: exponential time buckets, as in the timing wheels of Varghese and Lauck (1987), with a queue in place of each
+wheel.
 """
 
 import math
@@ -23,21 +25,23 @@ from headway.declarations import check_above_zero, check_whole, is_number, shown
 from headway.errors import ConfigError
 
 MEMORY = 0
-"""Identifies the memory topic, for records that are due sooner than the shortest delay.
+"""Identifies the memory topic, which holds records that are due sooner than the shortest delay.
 
 The relay reads this topic without delay and holds its records in memory until they are due.
 """
 
 FIRST_DELAYS = 8_000
-"""A new scheduler creates the delay topics for delays of up to this many milliseconds. Others are created when needed.
+"""A new scheduler creates the delay topics for delays of up to this many milliseconds.
+
+Topics for longer delays are created when they are needed.
 
 A running relay notices a new topic within about five seconds. That is early enough, because the shortest of the later
 topics keeps its first record for 16 seconds.
 """
 
 # Both times are in milliseconds. A record leaves a delay topic a little before the topic's delay is over, and can enter
-# the topic a little late. So a delay of exactly one minute is made of 32, 16, 8 and 4 seconds, although each move takes
-# some time.
+# the topic a little late. So a record with a delay of exactly one minute passes the topics for 32, 16, 8 and 4 seconds,
+# although each move takes some time.
 _LEAVES_EARLIER = 100
 MAY_ENTER_LATER = 50
 _SHORTEST = range(500, 60_001)
@@ -79,7 +83,7 @@ class Ladder:
 
     @classmethod
     def of_those(cls, delays: Iterable[int]) -> Self | None:
-        """Return the ladder of these delays, or None if they do not form one.
+        """Return a ladder with these delays, or None if they do not form a ladder.
 
         The delays can be in any order. `MEMORY` is ignored.
         """
@@ -90,7 +94,9 @@ class Ladder:
 
     @classmethod
     def exponential(cls, first: float = 1.0, base: float = 2.0, count: int = 27) -> Self:
-        """Return a ladder of `count` delays: `first` seconds, and then each `base` times as long as the one before.
+        """Return a ladder of `count` delays.
+
+        The first delay is `first` seconds, and each next delay is `base` times as long as the delay before it.
 
         The default delays range from one second to two years.
 
@@ -111,7 +117,7 @@ class Ladder:
     def delay_for(self, remaining: int) -> int:
         """Return the delay topic for a record that is due in this many milliseconds.
 
-        The result is `MEMORY` if the delays of all topics are too long.
+        The result is `MEMORY` if every delay of the ladder is too long.
         """
         index = bisect_right(self.delays, remaining + MAY_ENTER_LATER)
         return self.delays[index - 1] if index else MEMORY
@@ -131,7 +137,7 @@ class Ladder:
     def reach(self, delay_topics: Iterable[int]) -> float:
         """Return the shortest delay of a record that needs a delay topic other than these.
 
-        The result is infinite if these are all delay topics of the ladder.
+        The result is infinite if no delay topic of the ladder is missing.
 
         >>> Ladder((1000, 2000, 4000)).reach({1000, 4000})
         1950
@@ -142,15 +148,15 @@ class Ladder:
     def path(self, delay: int) -> Iterator[tuple[int, int]]:
         """Yield the delay topics that a record passes, each with the time in ms at which the record enters it.
 
-        The times are exact if moving takes no time.
+        The times do not include the time that each move takes.
         """
         for start, delay_topic, times in self._stays(delay):
             yield from ((start + time * time_in(delay_topic), delay_topic) for time in range(times))
 
     def step_at(self, delay: int, elapsed: int) -> tuple[int, int] | None:
-        """Return the step of the path at which a record is after this many milliseconds.
+        """Return the step of its path that a record has reached after this many milliseconds.
 
-        Returns None if the record has entered no delay topic.
+        Returns None if the record has not entered a delay topic yet.
 
         >>> Ladder((1000, 2000, 4000)).step_at(7000, 4500)
         (3900, 2000)
@@ -165,7 +171,7 @@ class Ladder:
     def _stays(self, delay: int) -> Iterator[tuple[int, int, int]]:
         """Yield the path as (time of the first entry, delay topic, number of entries).
 
-        Entries are counted, not listed, because a record may enter the same topic a million times.
+        Entries are counted and not listed, because a record can enter the same topic a million times.
         """
         elapsed = 0
         for delay_topic in reversed(self.delays):
@@ -194,11 +200,11 @@ def time_in(delay_topic: int) -> int:
 
 
 def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
-    """Find the ladder of at most `count` delays that moves records least. `delays` maps delays in ms to weights.
+    """Find the ladder of at most `count` delays that causes the fewest moves. `delays` maps delays in ms to weights.
 
-    It is the best among the ladders in which each delay is a multiple of the one before, and is either `first` times
-    powers of 2, 3 and 5, or one of the delays in `delays`. Dynamic programming finds it, because in these ladders the
-    moves between two neighbouring delays do not depend on the other delays.
+    The result is the best ladder that meets two conditions: each delay is a multiple of the delay before it, and each
+    delay is either `first` times powers of 2, 3 and 5, or one of the delays in `delays`. Dynamic programming finds this
+    ladder, because the moves between two neighbouring delays do not depend on the other delays.
 
     >>> str(fit({3_600_000: 10, 60_000: 5}, 3))
     '1 s, 60 s, 3600 s'
@@ -209,7 +215,8 @@ def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
             "be negative, and weights must be finite."
         )
     candidates = _candidates(delays, first)
-    # For each candidate, the best chain of delays from `first` up to it: the moves below the candidate, and the delays.
+    # For each candidate, the best chain of delays from `first` up to the candidate: the number of moves below the
+    # candidate, and the delays of the chain.
     chains: dict[int, tuple[float, tuple[int, ...]]] = {first: (0.0, (first,))}
     best: tuple[float, tuple[int, ...]] = (_moves(delays, first, None), (first,))
     for _ in range(count - 1):

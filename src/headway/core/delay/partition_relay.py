@@ -1,9 +1,10 @@
-"""The relay for one partition number: it decides where the records that leave the delay topics go next.
+"""The relay for one partition number: decides where the records that leave the delay topics go next.
 
-Like the engine, it is a state machine without a clock. It is responsible for one partition number in all topics of a
-scheduler, because the records, commands and stored state of a schedule are in partitions with the same number. A driver
-fetches from each delay topic that is not `full`, and passes the records to `receive`. It carries out the tick that
-`take` returns in one transaction. A relay that takes over the partition needs only the stored state.
+Like the engine, the relay is a state machine without a clock. One relay is responsible for one partition number in all
+topics of a scheduler, because the records, commands and stored state of a schedule are in partitions with the same
+number. A driver fetches from each delay topic that is not `full`, and passes the records to `receive`. The driver
+carries out each tick that `take` returns in one transaction. A relay that takes over the partition later needs only the
+stored state.
 
 Invariants:
 - No record is delivered before it is due. Of a schedule's copies, only the live one is delivered.
@@ -42,15 +43,16 @@ from headway.core.delay.schedule import OWN, STORED_WITHIN, EmptyRecordError, Sc
 from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import ScheduleError
 
-# If records are due in another order than they arrived, each record that waits in memory is a gap in the offset map of
-# its delay topic. With this many records of one topic, the map has some kilobytes, and it is stored with each tick.
+# The maximum number of records of one delay topic that wait in memory. If records are not due in the order of their
+# arrival, each waiting record is a gap in the offset map of its delay topic. With this many records, the map takes some
+# kilobytes, which are stored with each tick.
 _MOST_HELD_OF_A_DELAY_TOPIC = 20_000
 
-# In a tick that also has writes for due records, at least this many records may leave their delay topics (more if the
-# tick already has more writes). Handling them takes about a millisecond.
+# How many records may leave their delay topics in a tick that also writes due records. If the tick already has more
+# writes than this, then that many records may leave. Handling this many records takes about a millisecond.
 LEAVE_BESIDE = 200
-# How long, in milliseconds, a schedule with an unknown time zone is put off, in case a relay that has the zone data
-# takes over the partition.
+# How long a schedule with an unknown time zone is postponed, in milliseconds. By then, a relay that has data about the
+# zone may have taken over the partition.
 _LOOK_FOR_ZONE_AGAIN_AFTER = 60_000
 _FORGET_AT_ONCE = 2_000  # the maximum number of changes to forget in one tick; a record is written for each
 
@@ -66,16 +68,16 @@ class _MovedBounds(NamedTuple):
 
 
 class PartitionRelay:
-    """Decides about all schedules of one partition number.
+    """Decides what happens to all schedules of one partition number.
 
     Args:
         ladder: The delays of the topics that records are moved to.
         delay_topics: All existing delay topics, including those that are only being emptied.
         stored: The state that earlier ticks have stored.
-        memory: How many bytes of records may wait in memory. The windows of all delay topics together may hold as much
-            again.
+        memory: How many bytes of records may wait in memory. The windows of all delay topics together may hold the same
+            amount in addition.
         topics: Kafka's ids of the delay topics and of the topic for commands, by the keys of their stored progress.
-        ends: The end offsets of their partitions, by the same keys, as far as known.
+        ends: The end offsets of the partitions of these topics, by the same keys, as far as the offsets are known.
         unread: Delay topics that are not read now, but whose stored progress is kept.
 
     `unreadable` has a sentence for each stored key whose value could not be read and was ignored.
@@ -118,7 +120,7 @@ class PartitionRelay:
         if state.topics:
             self._tick.state[TOPICS_KEY] = state.topics
         self._size = 0  # the total size in bytes of the tick's records
-        # The bounds of the ticks that were handed out and are not `written` yet, in the order of the ticks.
+        # The bounds of the ticks that were handed out but not yet reported with `written`, in the order of the ticks.
         self._unwritten: deque[_MovedBounds] = deque()
         self.searches = self.commands.searches
 
@@ -134,7 +136,7 @@ class PartitionRelay:
         return self.commands.committable
 
     def receive(self, delay_topic: int, records: Sequence[Fetched]) -> None:
-        """Take in records that were fetched from a delay topic, in the order of its log."""
+        """Add records that were fetched from a delay topic, in the order of its log."""
         self._windows[delay_topic].receive(records)
 
     def reached_end(self, delay_topic: int, offset: int) -> None:
@@ -161,20 +163,21 @@ class PartitionRelay:
         }
 
     def command(self, offset: int, command: Command | PutRecord | None, now: int) -> None:
-        """Take in the command at an offset. None stands for a command that cannot be read; it gets no answer."""
+        """Handle the command at an offset. A command that cannot be read is None and gets no answer."""
         self.commands.receive(offset, command, now)
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
-        """Take in the result of a search: the schedule's record as it is in its delay topic, or None."""
+        """Handle the result of a search: the schedule's record as it is stored in its delay topic, or None."""
         self.commands.found(search, fetched, now)
 
     # Ticks
 
     def take(self, now: int, limit: int, most_bytes: int, stores: bool = True) -> RelayTick:
-        """Return the tick to carry out now, with at most about `limit` records and `most_bytes` bytes. It can be empty.
+        """Return the tick to carry out now, with at most about `limit` records and `most_bytes` bytes.
 
-        With `stores=False`, the tick does not store the progress; a later tick does, or the one that `unstored`
-        returns. But a tick with answers always stores the progress that the answers are based on.
+        The tick can be empty. With `stores=False`, the tick does not store the progress, which is then stored by a
+        later tick or by the tick that `unstored` returns. But a tick with answers always stores the progress that the
+        answers are based on.
         """
         self._size = 0
         self._expect_no_longer(now)
@@ -194,7 +197,7 @@ class PartitionRelay:
         return self._hand_out(now)
 
     def unstored(self, now: int) -> RelayTick:
-        """Return a tick that stores the state that earlier ticks have not stored, and does nothing more."""
+        """Return a tick that does nothing except store the state that earlier ticks have not stored."""
         self._store()
         return self._hand_out(now)
 
@@ -206,7 +209,7 @@ class PartitionRelay:
         return tick
 
     def next_wake(self, now: int) -> float:
-        """Return when to call `take` again even if no record arrives, in the brokers' time; infinite for never."""
+        """Return the brokers' time at which to call `take` again even if no record arrives; infinite for never."""
         due = self.waiting.first_due
         times = [self._at_the_latest(window, now) for window in self._windows.values()]
         if due is not None and self.waiting.is_restored and (due <= self._frontier or self._is_full):
@@ -240,7 +243,7 @@ class PartitionRelay:
     def _at_the_latest(self, window: DelayTopicWindow, now: int) -> float:
         """Return the time by which the first record of a delay topic must have left.
 
-        Returns infinity if it need not leave.
+        Returns infinity if the record does not have to leave.
         """
         if self._is_stuck(window):
             return math.inf
@@ -249,8 +252,8 @@ class PartitionRelay:
     def _let_leave(self, now: int, most: int, most_bytes: int) -> int:
         """Let records leave the delay topic whose first record may leave earliest, and return their number.
 
-        Stop when the first record of another topic may leave earlier. In this order, a relay that is behind lets
-        overdue records leave in nearly the same order as a relay that is not behind.
+        Stop when the first record of another topic may leave earlier. This way, overdue records leave in nearly the
+        same order whether the relay is behind or not.
         """
         leaving = sorted(
             (each.leaves_at(now), delay_topic)
@@ -267,7 +270,7 @@ class PartitionRelay:
         return window.progress.end - before
 
     def _spare(self, window: DelayTopicWindow) -> float:
-        """Return how many bytes of records of a delay topic memory has space for; infinite if there is no limit."""
+        """Return how many bytes of a delay topic's records still fit in memory; infinite if there is no limit."""
         return (
             self._memory - self.waiting.bytes if window.delay_topic == MEMORY and self.waiting.is_restored else math.inf
         )
@@ -325,7 +328,8 @@ class PartitionRelay:
         self._write(fetched, schedule, delay_topic)
         if schedule is not fetched.schedule:
             self._tick.delays.append(schedule.due - now)
-        # If a schedule was changed to a time in the past, as a late recurring schedule is, it must not delay others.
+        # A schedule whose new due time is in the past, such as a late recurring schedule, must not delay other
+        # schedules.
         if schedule.due > now or schedule is fetched.schedule:
             bound = bound_behind(delay_topic, schedule.due, now)
             self._tick.moved[delay_topic] = min(bound, self._tick.moved.get(delay_topic, bound))
@@ -372,14 +376,14 @@ class PartitionRelay:
     def _fire(self, fetched: Fetched, schedule: Schedule, recurrence: Recurrence, now: int) -> None:
         change = self.changes.get(schedule.id)
         if change and (change.generation, change.due) != (schedule.generation, schedule.due):
-            # This is a second copy. In the mode for low latency, a relay can die after it has written a copy and before
-            # it has stored that it did.
+            # This is a second copy of the record. In the low-latency mode, a relay can die after it has written a copy
+            # and before it has stored its progress.
             return
         fired = recurrence.fired
         if fired is None and recurrence.fires(schedule.due, now):
             self._write(fetched, schedule, None)
         try:
-            # Times that were missed because no relay had data about the zone are decided by the misfire policy now.
+            # The misfire policy now handles times that were missed because no relay had data about the zone.
             following = recurrence.following(schedule.due, now) if fired is None else recurrence.following(fired, fired)
         except UnknownZoneError as unknown:
             self._tick.unknown_zones.add(str(unknown))
@@ -397,7 +401,10 @@ class PartitionRelay:
     # Records that have left their delay topics
 
     def passed(self, now: int) -> float:
-        """Return a time before which all due records have left their delay topics and memory, even slow records."""
+        """Return a time before which all due records have left their delay topics and memory.
+
+        Records that are stored late have left, too: the time allows for the longest time that storing can take.
+        """
         own = self._windows[MEMORY]
         if not (self.waiting.is_restored and own.head is None and own.ended):
             return -math.inf
@@ -407,7 +414,8 @@ class PartitionRelay:
     def _forget_changes(self, now: int) -> None:
         """Forget changes of schedules that have no copy left, not even after a crash.
 
-        A command for a schedule whose cancellation is forgotten gets the answer that the schedule was delivered.
+        Once the cancellation of a schedule is forgotten, a command for this schedule gets the answer that the schedule
+        was delivered.
         """
         passed = self.passed(now)
         if self.changes.forget(passed, _FORGET_AT_ONCE):

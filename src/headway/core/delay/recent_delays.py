@@ -1,4 +1,7 @@
-"""A histogram of the delays of recent records, and its stored form. Its size is bounded, and old records count less."""
+"""A histogram of the delays of recent records, and its stored form.
+
+The histogram's size is bounded, and old records count less.
+"""
 
 import math
 from bisect import bisect_right
@@ -15,7 +18,7 @@ from headway.core.untrusted import LATEST, Time, read_json
 from headway.errors import UnreadableError
 
 HALF_LIFE = 3_600_000
-"""After this many milliseconds, a record counts half."""
+"""How long it takes until a record counts half, in milliseconds."""
 
 _MOST_BUCKETS = 128
 _LEAST_WEIGHT = 1e-6
@@ -36,7 +39,8 @@ _decoder = msgspec.json.Decoder(_StoredDelays)
 class RecentDelays:
     """A histogram of delays in milliseconds. The weight of a delay is its number of records; old records count less.
 
-    A record counts half after `HALF_LIFE`. If a caller passes an earlier time than before, the latest time is used.
+    A record counts half after `HALF_LIFE`. If a caller passes an earlier time than a previous caller, the latest time
+    so far is used.
     """
 
     def __init__(self, now: int = 0) -> None:
@@ -60,7 +64,7 @@ class RecentDelays:
             self._merge()
 
     def weights(self, now: int) -> dict[int, float]:
-        """Return the weight that each delay has now."""
+        """Return the current weight of each delay."""
         self._forget(now)
         return dict(self._weights)
 
@@ -73,7 +77,7 @@ class RecentDelays:
         self._weights = defaultdict(float, {each: weight for each, weight in faded if weight > _LEAST_WEIGHT})
 
     def _merge(self) -> None:
-        """Keep the heaviest buckets. The weight of each other bucket is added to the next shorter one that is kept."""
+        """Keep the heaviest buckets, and add the weight of each other bucket to the next shorter one that is kept."""
         heaviest = sorted(self._weights, key=self._weights.__getitem__, reverse=True)[:_MOST_BUCKETS]
         kept = sorted(heaviest)
         merged: defaultdict[int, float] = defaultdict(float)
@@ -117,9 +121,10 @@ def sum_of(histograms: Iterable[Mapping[int, float]]) -> dict[int, float]:
 def delays_of(delay_topic: int, records: Iterable[Fetched], ladder: Ladder) -> list[int]:
     """Return the delays of the fetched records that were scheduled into this delay topic and not moved there.
 
-    A moved record was in a topic with a delay at least as long before, so it was scheduled at least this delay ago.
-    Records that were scheduled less than half of this delay ago are therefore new; the other half is a margin for
-    clocks that differ. Changed schedules are left out, because they are counted when they are moved.
+    A moved record comes from a topic whose delay is at least as long as the delay of this topic. So when such a record
+    arrives, at least this topic's delay has passed since it was scheduled. Records that were scheduled less than half
+    of that time ago are therefore new; the other half is a margin for clocks that differ. Changed schedules are left
+    out, because they are counted when they are moved.
     """
     latest = time_in(ladder.delays[0] if delay_topic == MEMORY else delay_topic) / 2
     found: list[int] = []
@@ -131,10 +136,10 @@ def delays_of(delay_topic: int, records: Iterable[Fetched], ladder: Ladder) -> l
 
 
 def is_like(weights: Mapping[int, float], before: Mapping[int, float], ladder: Ladder, most: float) -> bool:
-    """Return whether two histograms cause about the same writes.
+    """Return whether two histograms lead to about the same number of writes.
 
-    For each delay, this compares how much it adds to the average number of writes per record. The differences must sum
-    up to `most` or less.
+    This function compares how much each delay adds to the average number of writes per record. The sum of the
+    differences must be at most `most`.
     """
     now, then = _shares(weights, ladder), _shares(before, ladder)
     return math.fsum(abs(now.get(each, 0.0) - then.get(each, 0.0)) for each in {*now, *then}) <= most

@@ -34,9 +34,10 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
     Exactly one of `cron` and `interval` is set. Times are in milliseconds.
 
-    `cron` has five fields as in Debian's cron. Its times are in the time zone `zone`, including daylight saving time.
-    If a relay could not compute the next time because it has no data about the zone, `fired` is the time for which the
-    schedule last fired. Then the schedule's due time is when a relay tries to compute the next time again.
+    `cron` has five fields as in Debian's cron. The times of the expression are in the time zone `zone`, including
+    daylight saving time. `fired` is None unless a relay could not compute the next time because it has no data about
+    the zone. In that case, `fired` is the time for which the schedule last fired, and the schedule's due time is when a
+    relay tries again to compute the next time.
     """
 
     cron: Text | None = None
@@ -76,7 +77,8 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             self._after(0)
         except UnknownZoneError:
             raise
-        except (CronSimError, ValueError, OSError, OverflowError) as error:  # OSError: the zone's file is not readable
+        # OSError means that the zone's file is not readable
+        except (CronSimError, ValueError, OSError, OverflowError) as error:
             raise ConfigError(
                 f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Use five fields, such "
                 "as '0 17 * * MON-FRI', and a zone such as Europe/Berlin."
@@ -87,10 +89,13 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         return self.misfire != "skip" or now - due <= self.older_than
 
     def following(self, due: int, now: int) -> int | None:
-        """Return the next time after `due` at which the schedule is due, or None if it ends before the year 10,000.
+        """Return the next time after `due` at which the schedule fires.
 
-        With `misfire="fire"`, this can be a time that was missed. With "skip", it can be one that is recent enough.
-        Raises `UnknownZoneError` on a machine without data about the time zone.
+        Returns None if the schedule ends before the year 10,000.
+
+        With `misfire="fire"`, the result can be a time that was missed. With `misfire="skip"`, the result can be a
+        missed time only if that time is recent enough. Raises `UnknownZoneError` on a machine without data about the
+        time zone.
 
         >>> Recurrence(interval=60_000).following(due=0, now=150_000)
         180000

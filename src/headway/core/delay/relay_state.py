@@ -37,15 +37,15 @@ def change_key(id_: str) -> str:
 
 
 def encode_producers(ids: Sequence[str]) -> bytes:
-    """Encode a relay's transactional ids. If the relay dies, the next one fences them off."""
+    """Encode a relay's transactional ids. If the relay dies, the next relay fences off the producers with these ids."""
     return msgspec.json.encode(ids)
 
 
 def stored_producers(stored: Mapping[str, bytes], prefix: str) -> list[str]:
     """Return the transactional ids that the previous relay used, or an empty list if they cannot be read.
 
-    The next relay fences off every producer with one of these ids. So that a forged value does little harm, only ids
-    with the prefix of relays are returned, and only a few.
+    The caller fences off every producer with one of these ids. To limit the harm that a forged value can do, this
+    returns only a few ids, and only ids with the prefix of relays.
     """
     try:
         value = stored.get(PRODUCERS_KEY, b"[]")
@@ -59,15 +59,17 @@ class StoredState:
     """The decoded state of a partition, which earlier ticks have stored.
 
     If a topic was deleted and created again, the progress that was stored for it is ignored, because its offsets do not
-    belong to the new topic. Progress without ids of the topics is ignored, too: each relay stores the ids first, so the
-    topic of the state is new, and a relay that has not noticed that yet has stored its progress in the old topics. A
-    value that cannot be read is also ignored; then `unreadable` has a sentence about it, by its key.
+    belong to the new topic. Progress is also ignored if the ids of the topics are not stored. Every relay stores the
+    ids first, so if they are missing, the topic with the state is new, and the progress was stored by a relay that was
+    still reading the old topics. A value that cannot be read is ignored as well; `unreadable` then has a sentence about
+    the value under the value's key.
 
     Args:
         stored: The latest value of each key.
-        topics: Kafka's ids of the topics, as far as known, by the key under which the progress in each is stored.
-        ends: The end offsets of their partitions, as far as known, by the same keys. Stored progress beyond an end
-            offset is ignored, because it belongs to another log.
+        topics: Kafka's ids of the topics, as far as they are known. The key for each topic is the one under which its
+            progress is stored.
+        ends: The end offsets of the partitions of these topics, as far as they are known, by the same keys. Stored
+            progress beyond an end offset is ignored, because it belongs to another log.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ class Write(msgspec.Struct, gc=False):
 
 
 class RefusedRecord(NamedTuple):
-    """A record that becomes a dead letter, and the error that is the reason."""
+    """A record that becomes a dead letter, and the error that causes this."""
 
     record: Any
     error: ScheduleError
@@ -46,7 +46,7 @@ class Search(NamedTuple):
     tries: int = 1
 
     def is_for(self, schedule: Schedule) -> bool:
-        """Return whether a schedule is the one to search for."""
+        """Return whether this is a search for the given schedule."""
         return (schedule.id, schedule.due) == (self.id, self.due) and schedule.generation >= self.live
 
 
@@ -59,13 +59,13 @@ class RelayTick:
     answers: list[Answer] = field(default_factory=list)
     state: dict[str, bytes | None] = field(default_factory=dict)
     # For each delay topic that records are moved to, a time before the due times of these records and of all records
-    # written after them. If there is an entry, the driver calls the relay's `written` when it has written these
-    # records.
+    # written after them. If this has an entry, the driver calls the relay's `written` after it has written the records.
     moved: dict[int, int] = field(default_factory=dict)
-    # The first offset that is not done, for each delay topic whose progress has changed. The key None stands for the
+    # For each delay topic whose progress has changed, the first offset that is not done. The key None stands for the
     # topic of commands.
     offsets: dict[int | None, int] = field(default_factory=dict)
-    # The delays of rescheduled and recurring schedules until their new due times. They count like those of new records.
+    # The delays of rescheduled and recurring schedules until their new due times. These delays are counted like those
+    # of new records.
     delays: list[int] = field(default_factory=list)
     # Messages about time zones of which this machine has no data. The recurring schedules in these zones wait for a
     # relay that has the data.

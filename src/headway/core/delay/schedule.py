@@ -1,7 +1,7 @@
 """A schedule: the header of a delayed record, and the handle by which users cancel or reschedule it.
 
-Invariants: whatever bytes a header has, reading it raises only `ScheduleError`. Every schedule that can be read can
-also be delivered or refused, so that no record circulates forever.
+Invariants: reading a header never raises another error than `ScheduleError`, whatever bytes the header has. Every
+schedule that can be read can also be delivered or refused, so that no record circulates forever.
 """
 
 import re
@@ -19,18 +19,18 @@ from headway.records.record_types import Header
 HEADER = "headway.delay"
 
 OWN = "id:"
-"""The prefix of the id and the handle of a schedule with a user's own id. The user's id follows it."""
+"""The prefix of a schedule's id and handle if the user chose the id. The user's id follows the prefix."""
 LONGEST_OWN = 250
 
 STORED_WITHIN = 60_000
-"""How many milliseconds a record may take to reach a delay topic after it was scheduled or moved."""
+"""How long a record may take to reach a delay topic after it was scheduled or moved, in milliseconds."""
 
 _is_topic = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}").fullmatch
 _HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL | re.ASCII)
 
 
 class EmptyRecordError(ScheduleError):
-    """A record in a delay topic has no header, key or value: it was written only to learn the brokers' time."""
+    """A record in a delay topic has no header, key or value: it was written only to get a broker's timestamp."""
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -51,7 +51,7 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     recurrence: Recurrence | None = None
 
     def check(self) -> None:
-        """Raise `ConfigError` for a schedule that a relay could not read or could not deliver."""
+        """Raise `ConfigError` if a relay could not read or deliver this schedule."""
         if not isinstance(self.topic, str) or not _is_topic(self.topic):
             raise ConfigError(
                 f"The topic is {self.topic!r}, which is not a topic name. Use 1 to 249 letters, digits, dots, "
@@ -85,7 +85,10 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         return msgspec.structs.replace(self, due=due, generation=generation, recurrence=recurrence)
 
     def looked_at_again(self, due: int, fired: int) -> "Schedule":
-        """Return this recurring schedule, for a relay to compute at the time `due` when it fires after `fired`."""
+        """Return this recurring schedule with a note that a relay must compute its next time when `due` is reached.
+
+        `fired` is the time for which the schedule last fired.
+        """
         return msgspec.structs.replace(
             self,
             due=due,
@@ -103,7 +106,7 @@ def read_schedule(value: str | bytes | None) -> Schedule:
     if value is None:
         raise ScheduleError(f"The record has no header {HEADER}.")
     schedule = read_json(value, _decoder, _WHOSE, ScheduleError)
-    if not _is_topic(schedule.topic):  # not a pattern of msgspec, because that takes twice as long
+    if not _is_topic(schedule.topic):  # checked here and not by a pattern of msgspec, which takes twice as long
         raise ScheduleError(f"The header {HEADER} names {schedule.topic!r}, which is not a topic name.")
     if schedule.recurrence is not None:
         try:
@@ -126,7 +129,7 @@ def partition_of(key: str | bytes | None, order: int, partitions: int) -> int:
 
 
 def own_id(id_: object) -> str:
-    """Return the schedule's id for a user's own id. Raises `ConfigError` if the user's id is not valid.
+    """Return the schedule's id for an id that the user chose. Raises `ConfigError` if the user's id is not valid.
 
     >>> own_id("reminder-42")
     'id:reminder-42'
@@ -142,7 +145,7 @@ def own_id(id_: object) -> str:
 class HandleParts(NamedTuple):
     """The parts of a handle: the partition, due time, time of scheduling and id of its schedule.
 
-    The handle of a schedule with a user's own id contains only the id. Then the partition and the times are 0.
+    If the user chose the id, the handle contains only the id, and the partition and the times are 0.
 
     >>> str(HandleParts(3, 1763745120000, 1763745060000, "17"))
     '3.1763745120000.1763745060000.17'
@@ -157,7 +160,7 @@ class HandleParts(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """True if the schedule has a user's own id."""
+        """True if the user chose the id of the schedule."""
         return self.id.startswith(OWN)
 
     def __str__(self) -> str:
@@ -165,7 +168,7 @@ class HandleParts(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> "HandleParts":
-        """Split the text of a handle into its parts. Raises `ConfigError` if it is not a handle."""
+        """Split the text of a handle into its parts. Raises `ConfigError` if the text is not a handle."""
         if text.startswith(OWN):
             return cls(0, 0, 0, own_id(text.removeprefix(OWN)))
         found, said = _HANDLE.fullmatch(text), repr(text[:200])

@@ -1,11 +1,12 @@
 """Corrects a sender's wall clock so that delays count by the brokers' clock.
 
-A broker stamps a record between its sending and its acknowledgement. This bounds the difference between the broker's
-clock and this machine's monotonic clock from below and above. While the wall clock is within the bounds, it is used
-unchanged; it is exact if the clocks are synchronised.
+A broker stamps a record after the record is sent and before it is acknowledged. So each timestamp gives a lower and an
+upper bound for the difference between the broker's clock and this machine's monotonic clock. While the wall clock is
+within the bounds, it is used unchanged, because it is exact if the clocks are synchronised.
 
-Invariants: unless the brokers' clock jumps, a corrected time is not behind it. The bounds come from the latest
-observations that agree with each other. After a jump of the brokers' clock, they come from the next observation alone.
+Invariants: unless the brokers' clock jumps, a corrected time is not behind that clock. The bounds come from the latest
+observations that agree with each other. After a jump of the brokers' clock, the bounds come from the next observation
+alone.
 """
 
 import math
@@ -26,17 +27,18 @@ class SenderClock:
 
     def __init__(self) -> None:
         # The lower and upper bound of (brokers' time - monotonic time) in ms, and the monotonic time of the last
-        # observation. All three are assigned as one tuple, because another thread may read them at any time.
+        # observation. The three numbers are assigned as one tuple, because another thread can read them at any time.
         self._known = -math.inf, math.inf, 0.0
 
     def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
-        """Tighten the bounds.
+        """Tighten the bounds with the result of one observation.
 
-        This uses a broker's timestamp, and the monotonic times at which the record was sent and acknowledged.
+        An observation consists of a broker's timestamp, and of the monotonic times when the record was sent and
+        acknowledged.
         """
         least, most = timestamp - acknowledged * 1000, timestamp + 1 - sent * 1000
         before = self._bounds(acknowledged)
-        if before[0] <= most and least <= before[1]:  # otherwise a clock was set, and the earlier bounds are void
+        if before[0] <= most and least <= before[1]:  # otherwise, a clock was set and the earlier bounds are void
             least, most = max(least, before[0]), min(most, before[1])
         self._known = least, most, acknowledged
 

@@ -1,12 +1,13 @@
 """One partition while it is assigned: from `assign` to `revoke`, or until a seek moves it to another offset.
 
-Invariants: an assignment that has ended never becomes current again, so its attempts stay stale. Its bytes are the
-sizes of its records that are not done, and of its uncommitted outputs with their records. If an attempt finishes with
-outputs, the progress and `outputs` change together.
+Invariants: an assignment that has ended never becomes current again, so its attempts stay stale. The `bytes` of an
+assignment are the sizes of its records that are not done, and of its uncommitted outputs with their records. If an
+attempt finishes with outputs, the progress and `outputs` change together.
 
-Failed attempts are counted here for the commits. `tried` has the failed attempts of received records. `earlier` has
-those that an earlier owner of the partition committed for records that have not arrived yet. A record that is done
-leaves `tried` only with the next commit, so that a record that never fails costs nothing.
+An assignment also counts failed attempts, because commits contain them. `tried` has the failed attempts of received
+records. `earlier` has the failed attempts of records that have not arrived yet; an earlier owner of the partition
+committed them. Records that are done are removed from `tried` only when the next commit is built, so that a record that
+never fails costs nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ R = TypeVar("R")
 OutputSet = tuple[Sequence[int], int, Sequence[Any]]
 """The outputs of a record or of a batch, as (offsets, bytes of the records and the outputs, outputs)."""
 
-# Encoding an offset map can take some milliseconds. A change, such as a received record or one that is done, seldom
-# adds more than one character to it. So the map is measured again after as many changes as there were characters left
-# below the limit, and at least this many.
+# The minimum number of changes before the offset map is measured again. Encoding a map can take some milliseconds, and
+# a change, such as a received or finished record, seldom adds more than one character to the map. So if more characters
+# than this were left below the limit, the map is measured again after that many changes.
 _MEASURE_EVERY = 512
 
-# Bytes in a commit's metadata in addition to the map: the trailer without attempts, and the frames of compressed runs.
+# How many bytes a commit's metadata can have besides the map: a trailer without attempts, and the frames of compressed
+# runs.
 _MOST_BESIDE = 33
 
 _NOT_KEPT = "its earlier attempts were made before a restart, a rebalance or a seek, and only their number was kept"
@@ -83,17 +85,17 @@ class Assignment(Generic[R]):
         self.state = PartitionState.READING
         self.progress = Progress(committed)
         self.remembered = committed  # the progress that the last successful commit has stored
-        # The part of the topic's id that identifies its log (see `log_mark`). It is empty if the id is not known.
+        # The part of the topic's id that identifies its log (see `log_mark`), or empty bytes if the id is not known.
         self.log = log
         self.earlier = earlier
         self.tried: dict[int, Tried] = {}
         self.lanes: Lanes[R] = Lanes()
         self.bytes = 0
-        self.of_outputs = 0  # how many of these bytes are taken by uncommitted outputs and their records
-        self.withheld = 0  # how many bytes of outputs and their records no commit can contain yet
+        self.of_outputs = 0  # how many of the `bytes` are taken by uncommitted outputs and their records
+        self.withheld = 0  # the bytes of outputs, with their records, that cannot be part of a commit yet
         self.finished = 0  # a counter of the changes that should be committed
         self.saved = 0  # the value of `finished` in the last successful commit
-        self.outputs: list[OutputSet] = []  # the outputs that are not committed yet
+        self.outputs: list[OutputSet] = []  # outputs that are not committed yet
         self.pressed = False  # whether the offset map was near its limit when it was last measured
         self.held: list[Work[R]] | None = None  # the heads of the lanes while the partition is held; otherwise None
         self._known_end = committed.end
@@ -105,21 +107,26 @@ class Assignment(Generic[R]):
         return self.state is not PartitionState.GONE
 
     def on(self, event: PartitionEvent) -> None:
-        """Change the state as the table of partition states defines for this event."""
+        """Change to the state that follows this event in the table of partition states."""
         self.state = after(self.state, event)
 
     def limit_map(self, characters: int) -> None:
         """Limit the offset map to this many characters from now on."""
         self._map_limit = characters
         self._measure_at = 0
-        # A map is encoded as a bitset or as run lengths of at most four bytes, whichever is shorter. So if one of these
-        # two is certainly below the limit for pressure, nothing is measured. This is so for most partitions.
-        size = max(0, pressure(characters) // 4 * 3 - _MOST_BESIDE)  # the bytes below which there is no pressure
-        self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # a bitset for fewer offsets than this takes fewer bytes
-        self._few = max(0, size - 1) // 8  # this many incomplete offsets make at most twice as many runs
+        # A map is encoded as a bitset or as run lengths of at most four bytes, whichever is shorter. So the map is not
+        # measured if one of these encodings is certainly below the limit for pressure, which is true for most
+        # partitions.
+        size = max(0, pressure(characters) // 4 * 3 - _MOST_BESIDE)  # there is no pressure below this many bytes
+        self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # a bitset for fewer offsets than this is smaller than `size`
+        # this many incomplete offsets make at most twice as many runs, which fit in `size`
+        self._few = max(0, size - 1) // 8
 
     def finish(self, work: Work[R], outputs: Sequence[Any], size: int) -> None:
-        """Mark an attempt's record as done. The outputs take `size` bytes, and keep the record in memory."""
+        """Mark an attempt's record as done.
+
+        The outputs take `size` bytes; until they are committed, the record stays in memory.
+        """
         self.progress.complete(work.offset)
         self.finished += 1
         if outputs:
@@ -132,7 +139,7 @@ class Assignment(Generic[R]):
     def finish_together(self, works: Sequence[Work[R]], outputs: Sequence[Any], size: int) -> int:
         """Mark the records of a batch as done. The outputs of the batch take `size` bytes.
 
-        Returns the bytes of the outputs and the records together.
+        Returns the total size of the outputs and the records.
         """
         offsets = [work.offset for work in works]
         for offset in offsets:
@@ -160,12 +167,13 @@ class Assignment(Generic[R]):
             if work.failure is None:
                 error = EarlierAttemptError("headway.EarlierAttemptError", _NOT_KEPT)
                 work.failure = FailedAttempts(error, now, now, tried.attempts, tried.untried, error)
-            elif work.failure.attempts < tried.attempts:  # the headers count only attempts up to a `RetryLater`
+            # the headers count only the attempts before the last `RetryLater`
+            elif work.failure.attempts < tried.attempts:
                 work.failure = work.failure._replace(attempts=tried.attempts, untried=tried.untried)
         self.earlier = {offset: tried for offset, tried in self.earlier.items() if offset >= end}
 
     def all_tried(self) -> Mapping[int, Tried]:
-        """Return the failed attempts of all records that are not done, whether they were received or not."""
+        """Return the failed attempts of all records that are not done, even if they have not been received yet."""
         if not self.tried and not self.earlier:
             return NOTHING_TRIED
         is_done = self.progress.is_done
@@ -185,8 +193,8 @@ class Assignment(Generic[R]):
     def is_pressed(self) -> bool:
         """Return whether the offset map is so large that new records could make it exceed its limit.
 
-        Records that the committed map covers are not new. They must be received even if the map is large, because
-        otherwise it could not shrink.
+        Records that the committed map covers are not new. These records must be received even if the map is large,
+        because otherwise the map could not shrink.
         """
         if self._cannot_be_pressed():
             self.pressed = False

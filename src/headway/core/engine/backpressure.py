@@ -1,4 +1,4 @@
-"""Applies the memory limits: it decides which partitions to pause, how much to fetch, and which levels must not start.
+"""Applies the memory limits: decides which partitions to pause, how much to fetch, and which levels must wait.
 
 Invariants: a partition is paused while its share of its level's memory is full, or while its offset map is too large. A
 level starts no attempts while uncommitted outputs fill its memory.
@@ -15,12 +15,13 @@ from headway.records.record_types import TopicPartition
 
 
 class Backpressure:
-    """The memory budgets of all levels, and the partitions and levels that must wait because of them.
+    """The memory budgets of all levels, and the partitions and levels that these budgets make wait.
 
     Args:
         most_bytes: The number of bytes that each level may hold.
         levels: The number of levels.
-        commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
+        commits: True if offsets and maps are ever committed. If False, no partition is paused because of the size of
+            its map.
     """
 
     def __init__(self, most_bytes: int, levels: int, commits: bool) -> None:
@@ -30,7 +31,7 @@ class Backpressure:
         self._paused: set[TopicPartition] = set()
 
     def begin(self, assignment: Assignment[Any]) -> None:
-        """Record that a partition is read from now on, so that it gets a share of its level's memory."""
+        """Record that the reading of a partition begins, so that the partition gets a share of its level's memory."""
         self.budgets[assignment.level].partitions += 1
 
     def end(self, assignment: Assignment[Any]) -> None:
@@ -42,7 +43,7 @@ class Backpressure:
         self.keep_outputs(assignment.level, assignment.withheld - assignment.of_outputs)
 
     def demand(self, levels: Sequence[ReadyQueue[Any]], buffer: int) -> list[int]:
-        """Return how many records to fetch for each level so that its buffer is full, as far as its memory allows."""
+        """Return how many records to fetch for each level to fill its buffer, as far as the level's memory allows."""
         paused = [0] * len(levels)
         for partition in self._paused:
             paused[partition.level] += 1
@@ -60,8 +61,8 @@ class Backpressure:
         return set(self._paused)
 
     def pause_or_resume(self, assignment: Assignment[Any]) -> None:
-        """Pause a partition if its memory or its offset map is full, or resume it if both have space again."""
-        if assignment.state is PartitionState.LEAVING:  # no more records of this partition are received
+        """Pause a partition whose memory or offset map is full, or resume it if neither is full any longer."""
+        if assignment.state is PartitionState.LEAVING:  # this partition receives no more records
             return
         is_paused = assignment.state is PartitionState.PAUSED
         full = self.budgets[assignment.level].is_full_for(assignment.bytes, is_paused)
@@ -90,7 +91,7 @@ class Backpressure:
     def withhold(self, assignment: Assignment[Any], size: int) -> None:
         """Stop counting outputs of `size` bytes as waiting for a commit, because no commit can contain them yet.
 
-        Records before them must be handled first, so these outputs must not keep the level from starting attempts.
+        Earlier records must be handled first, so these outputs must not prevent the level from starting attempts.
         """
         before, assignment.withheld = assignment.withheld, size
         if size != before:

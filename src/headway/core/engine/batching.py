@@ -1,8 +1,9 @@
-"""Lets records wait for more records to fill a batch.
+"""Makes records wait until enough records have arrived to fill a batch.
 
-Invariants: a record waits for a batch for at most `linger` seconds after it arrived. It does not wait if its lane has
-enough records for a batch. Records without a lane do not wait if their level has enough of them for a batch, or their
-partition if a batch must be of one partition. A record that failed before does not wait.
+Invariants: a record waits for a batch for at most `linger` seconds after it arrived. A record does not wait if its lane
+has enough records for a batch. Records without a lane do not wait if their level has enough such records for a batch.
+If all records of a batch must be from one partition, the records of each partition are counted instead. A record that
+failed before does not wait.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ R = TypeVar("R")
 
 
 class Batching(Generic[R]):
-    """The waiting heads of lanes, by the group from which their batch is filled.
+    """The waiting heads of lanes, by the group whose records can fill their batch.
 
-    A group is a lane, or the records without a lane of one level, or of one partition if a batch must be of one
-    partition.
+    A group is either a lane, or all records without a lane at one level. If all records of a batch must be from one
+    partition, the second kind of group is all records without a lane in one partition.
     """
 
     def __init__(self, size: int, linger: float, of_one_partition: bool = False) -> None:
@@ -36,7 +37,7 @@ class Batching(Generic[R]):
         return 0.0 if head.failure else head.arrived + self._linger
 
     def wait(self, head: Work[R]) -> list[Work[R]]:
-        """Let a head wait. If its batch is full now, remove and return all heads that waited for this batch."""
+        """Make a head wait. If its batch is full now, remove and return all heads that waited for this batch."""
         group = self._group(head)
         self._waiting.setdefault(group, []).append(head)
         self._counts[group] = self._counts.get(group, 0) + self._length(head)
@@ -51,7 +52,7 @@ class Batching(Generic[R]):
         return self._take_if_full(group)
 
     def leave(self, head: Work[R]) -> None:
-        """Remove a head that must not wait any longer. Does nothing if it does not wait for a batch."""
+        """Remove a head that must not wait any longer. Does nothing if the head does not wait for a batch."""
         group = self._group(head)
         waiting = self._waiting.get(group, [])
         if head in waiting:

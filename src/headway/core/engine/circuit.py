@@ -1,13 +1,13 @@
-"""The circuit breaker of a consumer's handler: while most attempts fail, only one attempt at a time is made.
+"""The circuit breaker of a consumer's handler: while most attempts fail, the consumer makes only one attempt at a time.
 
-An attempt can fail because of its record, or because a service that all records need is down. In the second case,
-every record would become a dead letter. The circuit is closed while attempts succeed. It opens when a given fraction
-of the keys that were tried in the last seconds has failed. Then it lets only probes through: one attempt at a time, at
-growing intervals.
+An attempt can fail because of its record, or because a service that all records need is down. In the second case, every
+record would become a dead letter. The circuit is closed while attempts succeed. The circuit opens when a given fraction
+of the keys that were tried in the last seconds has failed. An open circuit allows only probes: one attempt at a time,
+at growing intervals.
 
-Invariants: each key counts once, by its last attempt, so the failures of a single key cannot open the circuit. While
-the circuit is open, at most one probe runs. It closes after `_GOOD` successful probes in a row. Only reports change the
-state; asking whether an attempt may start does not.
+Invariants: each key counts once, by the outcome of its last attempt, so the failures of a single key cannot open the
+circuit. While the circuit is open, at most one probe runs. The circuit closes after `_GOOD` successful probes in a row.
+Only reports change the state; `allows` does not.
 """
 
 import math
@@ -19,7 +19,7 @@ from headway.core.retry import Again, GiveUp, Verdict
 from headway.declarations import check_number, check_whole, is_number, shown
 from headway.errors import ConfigError, ProcessDiedError, RetryLater
 
-_FIRST_WAIT = 1.0  # seconds before the first probe
+_FIRST_WAIT = 1.0  # how long to wait before the first probe, in seconds
 _GOOD = 3  # this many successful probes in a row close the circuit
 _MOST_KEYS = 10_000  # the maximum number of keys to remember; if there are more, the oldest are forgotten
 
@@ -30,11 +30,12 @@ class CircuitBreaker:
 
     Args:
         failing: The circuit opens when this fraction of the keys that were tried in the window has failed. A key counts
-            as failed if its last attempt failed. Must be above 0 and at most 1.
+            as failed if its last attempt failed. The fraction must be above 0 and at most 1.
         least: The circuit never opens while fewer keys than this have failed. Each record without a key counts as a
             key.
         window: The number of seconds for which an attempt counts.
-        longest: The longest time between two probes, in seconds. The first waits are 1, 2, 4 … seconds.
+        longest: The longest time between two probes, in seconds. The waits before the first probes are 1, 2, 4 …
+            seconds.
 
     Raises `ConfigError` for a value outside the allowed range.
     """
@@ -55,17 +56,19 @@ class CircuitBreaker:
 
 
 def may_concern_all(error: BaseException, verdict: Verdict) -> bool:
-    """Return whether a failure may have a cause that affects all records, so that the circuit counts it.
+    """Return whether a failure might have a cause that affects all records, so that the circuit must count the failure.
 
-    With `FatalError`, `RetryLater` or an untried attempt, a handler reports a problem of this record only. The death of
-    a process does not count either, because its cause is found by the records that ran in it.
+    By raising `FatalError` or `RetryLater`, or by leaving the attempt untried, a handler reports a problem of this
+    record only. The death of a process does not count either, because the records that were running in the process are
+    investigated separately (`suspects.py`).
 
     >>> may_concern_all(OSError(), Again(0.0)), may_concern_all(OSError(), GiveUp("attempt 3 of 3 failed", True))
     (True, True)
     >>> may_concern_all(OSError(), Again(0.0, untried=True)), may_concern_all(KeyError(), GiveUp("not retried"))
     (False, False)
     """
-    if issubclass(type(error), (ProcessDiedError, RetryLater)):  # `isinstance` would run the error's own `__class__`
+    # not `isinstance`, which would run code of the error's own `__class__`
+    if issubclass(type(error), (ProcessDiedError, RetryLater)):
         return False
     if isinstance(verdict, GiveUp):
         return verdict.tried_out
@@ -84,12 +87,13 @@ class Circuit:
 
     def __init__(self, bounds: CircuitBreaker) -> None:
         self._bounds = bounds
-        # For each key, whether its last attempt failed, and when. The key that was tried last is at the end.
+        # For each key, whether its last attempt failed, and when that attempt ended. The key that was tried last is at
+        # the end.
         self._last: dict[Hashable, tuple[bool, float]] = {}
         self._failing = 0
         self.is_open = False
         self.opened_with = (0, 0)  # the number of failing keys, and of all keys
-        self._probe: set[Any] = set()  # the attempts of the running probe; a batch has several
+        self._probe: set[Any] = set()  # the attempts of the running probe; if the probe is a batch, there are several
         self._results: list[bool] = []  # for each attempt of the probe that has a result so far, whether it succeeded
         self._probe_at = -math.inf
         self._wait = _FIRST_WAIT
@@ -104,7 +108,7 @@ class Circuit:
         return None if self._probe else self._probe_at
 
     def started(self, attempts: Collection[Any]) -> None:
-        """Record that these attempts, one or those of a batch, have started together."""
+        """Record that one attempt, or all attempts of a batch, have started."""
         if self.is_open:
             self._probe, self._results = set(attempts), []
 
@@ -118,7 +122,7 @@ class Circuit:
     def failed(self, key: Hashable, attempt: Any, now: float) -> bool:
         """Record that an attempt failed. Returns whether the circuit is open now.
 
-        If it is, the record might not be the cause of the failure.
+        If the circuit is open, the record might not be the cause of the failure.
         """
         if not self.is_open:
             self._note(key, True, now)
@@ -146,7 +150,7 @@ class Circuit:
                 self._close()
                 return True
             return False
-        self._probe_at = now + self._wait  # this also applies to a probe without a result, such as an untried attempt
+        self._probe_at = now + self._wait  # a probe without a result, such as an untried attempt, also ends here
         return False
 
     def _note(self, key: Hashable, has_failed: bool, now: float) -> None:

@@ -1,6 +1,6 @@
-"""Decides when each level commits: at an interval, and after failures with a back-off of its own.
+"""Decides when each level commits: at regular intervals, or after failures when the level's own back-off has passed.
 
-Invariants: a level whose commit has failed commits alone until a commit of it succeeds, so it does not delay the other
+Invariants: a level whose commit has failed commits alone until one of its commits succeeds, so it does not delay other
 levels. The back-off doubles with each failure in a row, up to a bound.
 """
 
@@ -14,7 +14,7 @@ _back_off = exponential_backoff(first=0.2, longest=10.0)
 
 @dataclass(slots=True)
 class _FailedCommits:
-    """A level whose last commits have failed: the number of failures in a row, and the time of the next attempt."""
+    """For a level whose last commits have failed: the number of failures in a row, and the time of the next attempt."""
 
     count: int
     again_at: float
@@ -41,7 +41,8 @@ class CommitSchedule:
     def due(self, now: float) -> list[set[int]]:
         """Return the levels to commit now, in groups that commit together.
 
-        The first group has all levels without failures, if their commit is due. Each other level is a group of its own.
+        The first group has all levels without failures, if their commit is due. Each level whose last commit failed is
+        a group of its own.
         """
         healthy = {level for level in self._levels if level not in self._failures}
         retried = [{level} for level, failures in self._failures.items() if failures.again_at <= now]
@@ -55,7 +56,7 @@ class CommitSchedule:
     def began(self, levels: Collection[int], now: float) -> None:
         """Record that a commit of these levels has begun.
 
-        If none of these levels has failed, the next commit is due after the interval.
+        If the last commits of these levels have not failed, the next commit is due after the interval.
         """
         if not self._failures.keys() & levels:
             self._due_at = now + self._interval
@@ -65,9 +66,9 @@ class CommitSchedule:
         self._due_at = 0.0
 
     def hurry(self, levels: Collection[int]) -> None:
-        """Make the commit of all healthy levels and of these levels due at once, even if these have failed.
+        """Make the commits of these levels, and of all levels without failures, due at once.
 
-        These levels are about to lose partitions.
+        These levels are about to lose partitions, so any back-off of theirs is cut short.
         """
         self.request()
         for level, failures in self._failures.items():

@@ -1,10 +1,10 @@
 """Commit ticks: offsets, offset maps and outputs that are committed together or not at all.
 
 Invariants: a tick is a snapshot of one moment. The outputs of a finished attempt stay in its assignment until they are
-in Kafka, so every tick that marks its offset as done has its outputs, even if earlier ticks failed. A tick can be
-acknowledged more than once. Records that a shortened map leaves out are delivered again after a restart, so their
-outputs wait for a tick whose map includes them. If a batch has outputs, a tick marks all of its records as done, or
-none of them.
+in Kafka. So every tick that marks a record's offset as done also has the outputs of that record, even if earlier ticks
+failed. A tick can be acknowledged more than once. Records that a shortened map leaves out are delivered again after a
+restart, so the outputs of these records wait for a tick whose map includes the records. If a batch has outputs, a tick
+marks all of its records as done, or none of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,11 +17,12 @@ from headway.records.record_types import TopicPartition
 
 
 class TickPart(NamedTuple):
-    """The part of a tick from one assignment.
+    """The part of a tick that comes from one assignment.
 
-    `finished` is the value of the assignment's counter of changes at that moment. `outputs` is its list of output sets,
-    of which the first `sets` existed at that moment. Of these, the `withheld` sets are not in the tick; the others take
-    `size` bytes. `remembered` has the offsets that Kafka marks as done once the tick is committed.
+    `finished` is the value of the assignment's counter of changes at the moment of the tick. `outputs` is the
+    assignment's list of output sets, of which the first `sets` existed at that moment. The sets in `withheld` are not
+    in the tick; the other sets take `size` bytes. `remembered` has the offsets that Kafka marks as done once the tick
+    is committed.
     """
 
     assignment: Assignment[Any]
@@ -34,7 +35,7 @@ class TickPart(NamedTuple):
 
 
 class CommitTick(NamedTuple):
-    """The offset and the offset map of each partition, and the outputs of the records that they mark as done."""
+    """The offset and the offset map of each partition, and the outputs of the records that are marked as done."""
 
     commits: dict[TopicPartition, Commit]
     outputs: list[Any]
@@ -42,7 +43,7 @@ class CommitTick(NamedTuple):
 
 
 def take(assignments: Iterable[Assignment[Any]]) -> CommitTick:
-    """Return a tick with everything that these assignments must commit.
+    """Return a tick with everything that these assignments have to commit.
 
     The assignments keep their outputs and progress, so nothing is lost if the tick is never committed.
     """
@@ -70,8 +71,8 @@ def take(assignments: Iterable[Assignment[Any]]) -> CommitTick:
 def _with_whole_sets(assignment: Assignment[Any], snapshot: OffsetMap, commit: Commit) -> tuple[OffsetMap, Commit]:
     """Return a snapshot and its commit in which all records of each batch with outputs are done, or none of them.
 
-    A shortened map can include only some records of a batch. Then all records of this batch are marked as not done.
-    This can make the map longer again, so the map is shortened again until nothing changes.
+    A shortened map can include only some records of a batch. In that case, all records of this batch are marked as not
+    done. That can make the map longer again, so the map is shortened repeatedly until nothing changes.
     """
     batches = [one[0] for one in assignment.outputs if len(one[0]) > 1]
     while batches and commit.kept is not None:

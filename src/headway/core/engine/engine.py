@@ -1,16 +1,17 @@
-"""The engine takes in records and the outcomes of attempts, and returns the attempts to run and the commits to make.
+"""The engine receives records and the outcomes of attempts, and returns the attempts to run and the commits to make.
 
-It is a state machine without a clock. Time is an argument, effects are return values, and `next_wake` returns
+The engine is a state machine without a clock. Time is an argument, effects are return values, and `next_wake` returns
 when the driver must call again. The driver fetches as many records as `demand` returns, but none from the partitions in
-`paused`. It runs the attempts that `take` returns, reports the end of each, and commits what `tick` returns. In the
-code, a `work` is one attempt at a record.
+`paused`. The driver runs the attempts that `take` returns, reports the end of each attempt, and commits what `tick`
+returns. In the code, a `work` is one attempt at a record.
 
 Invariants:
-- At most one attempt, or one batch, of each lane is running. It is for the first record of the lane that is not done.
+- At most one attempt, or one batch, of each lane is running. The attempt is for the first record of the lane that is
+  not done.
 - A record that was received and is not done is in exactly one state: running, ready, behind another record in its lane,
   or waiting for its time.
-- An assignment that has ended is never committed: a report about one of its attempts only frees the slot.
-- A tick is a snapshot of one moment. For each partition it has the offset, the offset map, and all outputs of the
+- An assignment that has ended is never committed: a report about one of its attempts only frees that attempt's slot.
+- A tick is a snapshot of one moment. For each partition, a tick has the offset, the offset map, and all outputs of the
   records that the offset and the map mark as done.
 - The bytes held are those of the records that are not done, and of the uncommitted outputs with their records.
 """
@@ -54,8 +55,8 @@ class Engine(Generic[R]):
 
     Args:
         ordering: Which records must run in order.
-        slots: The policy by which the levels share the slots. By default this is `fair`, and each level has twice the
-            share of the level below it.
+        slots: The policy by which the levels share the slots. The default policy is `fair`, and gives each level twice
+            the share of the level below it.
         levels: The number of levels.
         buffer: The number of ready records to keep for each level, so that no slot waits for a fetch.
         most_bytes: The number of bytes that each level may hold.
@@ -63,13 +64,13 @@ class Engine(Generic[R]):
         size_of_output: A function that returns how many bytes an output takes in memory.
         retry_share: The fraction of the slots that records which failed before get while other records wait.
         commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
-        tenants: The weights of tenants, by name. If given, each record is received with its tenant, and the tenants of
-            a level take turns.
+        tenants: The weights of tenants, by name. If there are weights, each record is received with its tenant, and the
+            tenants of a level take turns.
         tenant_rate: How many attempts may start per second for each tenant, or a function that returns this number for
-            a tenant. It needs `tenants`. By default there is no limit.
+            a tenant. This limit requires `tenants`. By default there is no limit.
         key_rate: How many attempts may start per second for each key. By default there is no limit.
         rank_of: A function that returns the rank of a record. Among the heads of a partition's lanes, the head with the
-            highest rank runs first. By default, the head that arrived first runs first. It cannot be combined with
+            highest rank runs first. By default, the head that arrived first runs first. Ranks cannot be combined with
             tenants.
     """
 
@@ -129,18 +130,19 @@ class Engine(Generic[R]):
         log: bytes = b"",
         tried: Mapping[int, Tried] = NOTHING_TRIED,
     ) -> int:
-        """Start to read a partition from its committed offset, and return the epoch of the new assignment.
+        """Begin an assignment of a partition at its committed offset, and return the epoch of the new assignment.
 
         If `moved` is True, the offset has not been committed yet, and the next tick commits it. If the partition is
-        already assigned, it starts over at the new offset. `log` is the mark of the topic's id, which is part of each
-        commit. `tried` has the failed attempts of earlier owners of the partition.
+        already assigned, its assignment starts over at the new offset. `log` is the mark of the topic's id, which is
+        part of each commit. `tried` has the failed attempts of earlier owners of the partition.
         """
         self.revoke([partition])
         assignment: Assignment[R] = Assignment(
             partition, committed, next(self._epochs), self._map_limit, log, tried if self._commits else NOTHING_TRIED
         )
         self._assignments[partition] = assignment
-        self._map_accepted = max(self._map_accepted, len(encode(committed)))  # Kafka accepted it from an earlier member
+        # Kafka has accepted a map of this size from an earlier owner
+        self._map_accepted = max(self._map_accepted, len(encode(committed)))
         assignment.finished += moved
         self._backpressure.begin(assignment)
         return assignment.epoch
@@ -156,7 +158,7 @@ class Engine(Generic[R]):
                 self._drop(assignment)
 
     def retire(self, partitions: Iterable[TopicPartition]) -> None:
-        """Start no more attempts on partitions that are about to be revoked.
+        """Stop starting attempts on partitions that are about to be revoked.
 
         Running attempts can still be reported and committed.
         """
@@ -167,7 +169,7 @@ class Engine(Generic[R]):
                 assignment.held = None
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Start no attempts on these partitions until they are released. Running attempts continue."""
+        """Stop starting attempts on these partitions until they are released. Running attempts continue."""
         for partition in partitions:
             assignment = self._assignments.get(partition)
             if assignment and assignment.held is None and assignment.state is not _LEAVING:
@@ -186,7 +188,7 @@ class Engine(Generic[R]):
         return {partition for partition, each in self._assignments.items() if each.held is not None}
 
     def give_up(self, works: Iterable[Work[R]]) -> None:
-        """Mark the running ones among these attempts as stale, so that their reports only free their slots."""
+        """Mark those of these attempts that are running as stale, so that their reports only free their slots."""
         for work in works:
             if work.state is _RUNNING:
                 work.state = _STALE
@@ -211,18 +213,19 @@ class Engine(Generic[R]):
     # Receiving records
 
     def demand(self) -> list[int]:
-        """Return how many records to fetch next for each level so that its buffer of *ready* records is full.
+        """Return how many records to fetch next for each level to fill its buffer of *ready* records.
 
-        Records that wait behind others in their lane, or for their time, do not count. Otherwise a level could run out
-        of ready records because of them. The memory budget bounds their number, through `paused`.
+        Records that wait behind others in their lane, or for their time, are not counted, because a level whose buffer
+        is full of waiting records would run out of ready ones. The memory budget bounds the number of waiting records:
+        it pauses partitions (see `paused`).
         """
         return self._backpressure.demand(self._levels, self._buffer)
 
     def paused(self) -> set[TopicPartition]:
         """Return the partitions from which nothing must be fetched now.
 
-        Their share of the memory is full, or their offset map is too large. Records that have already been fetched from
-        them can still be received.
+        A partition is paused when its share of the memory is full or its offset map is too large. Records that have
+        already been fetched from a paused partition can still be received.
         """
         return self._backpressure.paused(self._assignments)
 
@@ -235,7 +238,7 @@ class Engine(Generic[R]):
         brought: Mapping[R, Brought] = NOTHING_BROUGHT,
         tenants: Sequence[str] = (),
     ) -> None:
-        """Take in fetched records of a partition, in the order of its log.
+        """Add fetched records of a partition, in the order of its log.
 
         `brought` has data from the headers of some records. If there are tenants, `tenants` has the tenant of each
         record. Records are ignored if their partition is not assigned or was retired. If the offsets go back because of
@@ -259,7 +262,8 @@ class Engine(Generic[R]):
         tenants: Sequence[str],
     ) -> None:
         if offsets[0] < self._assignments[partition].progress.end:
-            # The log was truncated. Other records have these offsets now, so the counted failed attempts do not apply.
+            # The log was truncated. Other records have these offsets now, so the failed attempts that were counted for
+            # these offsets do not apply.
             is_held, log = self._assignments[partition].held is not None, self._assignments[partition].log
             self.assign(partition, OffsetMap(offsets[0]), log=log)
             if is_held:  # the user's pause still applies
@@ -317,9 +321,10 @@ class Engine(Generic[R]):
             self._waiting.place(head, now)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
-        """Record the consumer's position, so that it can be committed.
+        """Record the consumer's position, so that the position can be committed.
 
-        No more records below the position will arrive. Transaction markers before it therefore do not count as lag.
+        No more records below the position will arrive. Without this call, transaction markers before the position would
+        count as lag.
         """
         if (assignment := self._assignments.get(partition)) and position > assignment.progress.end:
             assignment.progress.advance(position)
@@ -339,9 +344,9 @@ class Engine(Generic[R]):
         self._waiting.stop_batching()
 
     def count_slots(self, slot_count: SlotCount) -> None:
-        """Ask `slot_count` for the number of all slots from now on.
+        """Set the object that counts all slots, both taken and free.
 
-        Without this call, `limit` must be the number of all free slots in each call of `take`.
+        If none is set, the `limit` in each call of `take` must be the number of all free slots.
         """
         self._next_slots.slot_count = slot_count
 
@@ -354,9 +359,9 @@ class Engine(Generic[R]):
     def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
         """Start a batch, and return its attempts. The list is empty if no record is ready.
 
-        The records of a batch are the first of one lane, or records without a lane. Records without a lane are of one
-        level, and with `of_one_partition` of one partition. A lane continues when all attempts of its batch have been
-        reported. Then the records that failed are first in the lane again.
+        The records of a batch are the first of one lane, or records without a lane. The records without a lane are all
+        from one level, and with `of_one_partition` from one partition. A lane continues when all attempts of its batch
+        have been reported. The records that failed are then first in the lane again.
         """
         self._waiting.release_due(now)
         return self._next_slots.take_batch(max_size, now, of_one_partition)
@@ -366,9 +371,9 @@ class Engine(Generic[R]):
     def finish(self, work: Work[R], now: float, outputs: Sequence[Any] = ()) -> bool:
         """Mark an attempt's record as done. The next tick commits its offset together with the `outputs`.
 
-        If the record becomes a dead letter, the dead letter must have been stored before. Returns False, and does
-        nothing more than free the slot, if the attempt is stale or was reported before, or if its partition is no
-        longer assigned. Otherwise returns True.
+        If the record becomes a dead letter, the dead letter must be stored before this call. Returns True if the record
+        was marked as done. Returns False, and only frees the slot, if the attempt is stale or was reported before, or
+        if its partition is no longer assigned.
         """
         assignment = work.assignment
         if work.state is _RUNNING and assignment.state is not _GONE:
@@ -400,10 +405,10 @@ class Engine(Generic[R]):
         return True
 
     def retry(self, work: Work[R], at: float, error: BaseException | None, now: float, untried: bool = False) -> bool:
-        """Put a record back at the head of its lane for its next attempt, not before the time `at`.
+        """Put a record back at the head of its lane for its next attempt, which starts at the time `at` or later.
 
-        If an error is given, the attempt counts as failed; otherwise it does not count. `untried` is as in the verdict
-        `Again`. Returns False in the same cases as `finish`.
+        If an error is given, this attempt counts as failed; otherwise it does not count. `untried` has the same meaning
+        as in the verdict `Again`. Returns False in the same cases as `finish`.
         """
         if work.state is _RUNNING and work.assignment.state is not _GONE:
             again = work.again(at, error, now, untried)
@@ -417,7 +422,7 @@ class Engine(Generic[R]):
         """Apply the verdict on a failed attempt. Returns False in the same cases as `finish`.
 
         After a verdict other than `Again`, the attempt still counts as running, and its lane waits. The caller must
-        call `finish` when the dead letter or the schedule has been stored, or pass it to `finish` in `outputs`.
+        store the dead letter or the schedule and then call `finish`, or pass it to `finish` in `outputs`.
         """
         if isinstance(verdict, Again):
             return self.retry(work, verdict.at, error, now, verdict.untried)
@@ -428,7 +433,7 @@ class Engine(Generic[R]):
     # Commits
 
     def tick(self, partitions: Collection[TopicPartition] | None = None) -> commit_tick.CommitTick:
-        """Return everything to commit for these partitions, or for all partitions.
+        """Return everything to commit for these partitions, or for all partitions if none are given.
 
         Partitions without progress are left out.
 
@@ -456,7 +461,10 @@ class Engine(Generic[R]):
             assignment.limit_map(self._map_limit)
 
     def is_uncommitted(self, partitions: Collection[TopicPartition] | None = None) -> bool:
-        """Return whether any of these partitions, or of all partitions, has progress that is not committed."""
+        """Return whether any of these partitions has progress that is not committed.
+
+        By default, all partitions are checked.
+        """
         return any(
             each.finished > each.saved
             for partition, each in self._assignments.items()
@@ -478,7 +486,7 @@ class Engine(Generic[R]):
     # State
 
     def next_wake(self) -> float | None:
-        """Return when a record can become ready without any other call, or None if this cannot happen."""
+        """Return when a record can become ready without another call, or None if that cannot happen."""
         times = [self._next_slots.next_change(), self._waiting.next_time()]
         return min((time for time in times if time is not None), default=None)
 
@@ -514,7 +522,7 @@ class Engine(Generic[R]):
         return [budget.used for budget in self._budgets]
 
     def committable(self, partition: TopicPartition) -> int:
-        """Return the lowest offset of an assigned partition that is not done."""
+        """Return the lowest offset that is not done in an assigned partition."""
         return self._assignments[partition].progress.committable
 
     @property
@@ -545,7 +553,7 @@ class Engine(Generic[R]):
         return False
 
     def _leave_slot(self, work: Work[R], state: WorkState, now: float) -> None:
-        batch, work.batch = work.batch, None  # otherwise only the garbage collector could free the reference cycle
+        batch, work.batch = work.batch, None  # breaks a reference cycle that only the garbage collector could free
         work.state = state
         if batch is None or batch.leave():
             self._levels[work.assignment.level].leave(work, batch, now)

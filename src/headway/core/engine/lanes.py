@@ -1,7 +1,7 @@
 """Lanes of records that must be handled one after the other.
 
-Invariants: a lane is a chain of records in offset order. Only its head can run. A record stays the head during all its
-attempts, until it is done. A lane belongs to one assignment of one partition, so equal keys in two topics or partitions
+Invariants: a lane is a chain of records in offset order. Only its head can run. A record stays the head from its first
+attempt until it is done. A lane belongs to one assignment of one partition, so equal keys in two topics or partitions
 never share a lane. Keys are compared by value: the name of a lane is the bytes of the key.
 """
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 _BEHIND = WorkState.BEHIND
 
-ALONE: Final = object()  # stands for the lane of a record that never waits behind another; it is not looked up
+ALONE: Final = object()  # the lane name of a record that never waits behind another record; no lane is looked up for it
 
 
 _raw_key = attrgetter("raw_key")
@@ -60,8 +60,8 @@ class Ordering(enum.StrEnum):
 class Lanes(Generic[R]):
     """The lanes of one assignment.
 
-    A lane exists while it has records. It consists of an entry for its last record, and of a link from each record to
-    the next. The objects in a lane are attempts (`Work`): each is the present or next attempt at its record.
+    A lane exists while it has records. A lane consists of an entry for its last record, and of a link from each record
+    to the next. A lane contains attempts (`Work`), each of which is the current or the next attempt at its record.
     """
 
     __slots__ = ("_last",)
@@ -74,7 +74,7 @@ class Lanes(Generic[R]):
         return len(self._last)
 
     def extend(self, works: Iterable[Work[R]]) -> list[Work[R]]:
-        """Append each attempt to its lane, and return those that are the heads of their lanes now."""
+        """Append each attempt to its lane, and return the attempts that are now the heads of their lanes."""
         heads = []
         last = self._last
         for work in works:
@@ -96,7 +96,7 @@ class Lanes(Generic[R]):
         """
         behind = last.next
         if behind is not None:
-            last.next = None  # otherwise a reference to a finished attempt would keep its whole lane in memory
+            last.next = None  # a reference to a finished attempt must not keep the rest of the lane in memory
         elif last.lane is not ALONE:
             if again:
                 self._last[last.lane] = again[-1]

@@ -1,19 +1,20 @@
-"""The memory budget of one level. It decides which of the level's partitions must be paused.
+"""The memory budget of one level, which decides which of the level's partitions must be paused.
 
 Invariants: one half of the budget is reserved for the level's partitions, in equal shares. The other half goes to
 whichever partitions need it first. So records that wait behind a stuck lane pause only their own partition, and the
-level never holds more than its budget and one fetch. Uncommitted outputs and their records count too: while they alone
-fill the budget, the level starts no attempts.
+level never holds more than its budget and one fetch. Uncommitted outputs and their records count too: while these
+outputs and records alone fill the budget, the level starts no attempts.
 """
 
 from collections.abc import Iterable
 
-# A paused partition resumes when it uses less than this fraction of its limit. The fraction is below 1 so that pauses
-# are few, because after each pause records are fetched a second time.
+# A paused partition resumes when it uses less than this fraction of its limit. The fraction is below 1 to keep pauses
+# rare, because records must be fetched a second time after each pause.
 _EASED = 0.75
 
-# The maximum number of records to fetch while the usual size of a record is not known. Nothing else bounds the bytes of
-# this fetch, because librdkafka's queue does not count headers. The next fetch follows at once.
+# The maximum number of records to fetch while the usual size of a record is not known. Nothing else bounds the size of
+# such a fetch, because librdkafka's queue does not count headers. The small number costs little, because the next fetch
+# follows at once.
 _FIRST = 16
 
 
@@ -25,10 +26,10 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.of_outputs = 0  # how many of the used bytes outputs and their records take
+        self.of_outputs = 0  # how many of the used bytes are taken by outputs and their records
         self.partitions = 0
         self._record_bytes = max(1, limit // _FIRST)
-        # The reserved bytes that partitions do not use; None if all reserved bytes are taken to be unused.
+        # The reserved bytes that partitions do not use; None if all reserved bytes are assumed to be unused.
         self._unused_shares: float | None = None
 
     def fill(self, size: int, records: int) -> None:
@@ -45,9 +46,10 @@ class MemoryBudget:
         return self.of_outputs >= self.limit
 
     def note_shares(self, used_by_each: Iterable[int]) -> None:
-        """Note how many bytes each partition uses, to compute how many of the reserved bytes are unused.
+        """Compute how many of the reserved bytes are unused from the number of bytes that each partition uses.
 
-        While half of the budget is free, this makes no difference, so all reserved bytes are taken to be unused.
+        While half of the budget is free, the exact number makes no difference, so all reserved bytes are assumed to be
+        unused.
         """
         own, is_tight = self._own_share(), self.used > self.limit / 2
         self._unused_shares = sum(own - used for used in used_by_each if used < own) if is_tight else None
@@ -72,7 +74,7 @@ class MemoryBudget:
         return self.limit / 2 / max(1, self.partitions)
 
     def records_left(self) -> int:
-        """Return how many more records fit into the budget, judging by the size of the last records.
+        """Return how many more records fit into the budget, estimated from the sizes of the last records.
 
         The result is at least 1, because a partition may still use its reserved share.
         """

@@ -1,9 +1,9 @@
-"""Chooses the attempts that get the next free slots: from which level, and whether the record may have failed before.
+"""Chooses the attempts that get the next free slots: their level, and whether a record that failed before may be next.
 
 Invariants: only a level with ready records is picked, and never a level whose outputs fill its memory. While records
-that never failed are waiting, records that failed before start only in their share of the slots; otherwise in any slot.
-If the share is less than one slot, it limits how often they start. Otherwise, they would take a single slot whenever it
-is free.
+that never failed are waiting, records that failed before use at most their share of the slots. If the share is less
+than one slot, it limits how often records that failed before are started; if there is only one slot, they would
+otherwise take it each time.
 """
 
 import math
@@ -34,7 +34,8 @@ class NextSlots(Generic[R]):
         full_of_outputs: The levels that must not start attempts now. The caller keeps this collection up to date.
 
     Attributes:
-        slot_count: Counts all slots. If it is None, the limit must be the number of all free slots in each call.
+        slot_count: Counts all slots, both taken and free. If this is None, the limit in each call must be the number of
+            all free slots.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class NextSlots(Generic[R]):
     def take(self, limit: int, now: float) -> list[Work[R]]:
         """Start up to `limit` attempts, each in a slot of its own, and return them."""
         levels = self._levels
-        for level in levels:  # a loop, because this runs for each slot and `any` would take three times as long
+        for level in levels:  # a loop and not `any`, which takes three times as long; this code runs for each slot
             if level.failed.ready:
                 return self._take_with_care(limit, now)
         if self._full_of_outputs:
@@ -93,7 +94,7 @@ class NextSlots(Generic[R]):
         self._fresh_starts = 0 if first.failure else self._fresh_starts + 1
 
     def next_change(self) -> float | None:
-        """Return when the choice can change without any other call, or None if it cannot."""
+        """Return when the choice can change without another call, or None if that cannot happen."""
         return self._policy.next_change()
 
     def _pick(self, free: int, now: float) -> tuple[ReadyQueue[R], bool] | None:

@@ -1,7 +1,7 @@
 """The life of a partition in a consumer: its states, and the events that lead from one state to the next.
 
 While a partition starts, `parallel/fetching.py` holds its state. After that, the engine's `Assignment` holds the state,
-and changes it only through `after`. If offsets go back, a new assignment replaces the old one.
+and changes it only through `after`. If the offsets of fetched records go back, a new assignment replaces the old one.
 """
 
 from enum import StrEnum
@@ -13,7 +13,7 @@ class PartitionState(StrEnum):
     GONE = "gone"
     """The partition is not assigned to this member: it never was, or it was revoked or lost."""
     STARTING = "starting"
-    """The partition is assigned to this member, but the committed offset has not been read yet."""
+    """The partition is assigned to this member, but its committed offset is not known yet."""
     READING = "reading"
     """Records are fetched, and attempts start and run."""
     PAUSED = "paused"
@@ -53,7 +53,7 @@ PARTITION_TRANSITIONS = {
     (_S.PAUSED, _E.ENDED): _S.GONE,
     (_S.LEAVING, _E.ENDED): _S.GONE,
 }
-"""The state after each (state, event). Other pairs cannot happen."""
+"""The state that follows each pair of a state and an event. Other pairs cannot occur."""
 
 
 def after(state: PartitionState, event: PartitionEvent) -> PartitionState:

@@ -1,6 +1,6 @@
 """The pauses that a user has requested: of all partitions, of levels, of topics and of single partitions.
 
-Invariant: a pause lasts until the user ends this pause or all pauses. Rebalances do not end it.
+Invariant: a pause lasts until the user ends this pause or all pauses. Rebalances do not end a pause.
 """
 
 from collections.abc import Collection, Iterable
@@ -9,7 +9,7 @@ from headway.records.record_types import TopicPartition
 
 
 class Pauses:
-    """The pauses in effect. A partition is paused while any of them covers it.
+    """The pauses in effect. A partition is paused while any of these pauses covers it.
 
     >>> pauses, partition = Pauses(), TopicPartition("orders", partition=3, level=2)
     >>> pauses.begin(topic="orders")
@@ -31,7 +31,7 @@ class Pauses:
     def begin(
         self, partitions: Iterable[TopicPartition] = (), *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Pause these partitions, and the topic and the level if they are given."""
+        """Pause these partitions, and also a topic or a level if the caller gives one."""
         self._partitions.update(partitions)
         self._topics.update(() if topic is None else [topic])
         self._levels.update(() if level is None else [level])

@@ -1,19 +1,23 @@
-"""Limits how many attempts may start per second for each tenant, or for each key. In this module, each is a *name*.
+"""Limits how many attempts may start per second for each tenant, or for each key.
+
+Here, a tenant or key is called a *name*.
 
 Each name has a token bucket. Before an attempt can become ready, it needs a permit from the bucket of its name. When an
-attempt with a permit starts, the bucket is charged. An attempt without a permit waits in the bucket, and takes no slot.
+attempt with a permit starts, the bucket is charged. Until an attempt has its permit, it waits in the bucket and takes
+no slot.
 
 Invariants:
-- In any period, no more attempts of a name start than its rate allows, plus one burst. A burst is one attempt, and as
-  many more as the rate allows in a twentieth of a second. Each level has its own burst, so that a permit of a lower
-  level that waits for a slot does not delay a higher level.
+- In any period, no more attempts of a name start than its rate allows, plus one burst. A burst is one attempt plus the
+  number that the rate allows in a twentieth of a second. Each level has its own burst, so that a lower level's attempt
+  that has a permit and waits for a slot does not delay a higher level.
 - After `release_due`, no attempt waits while its bucket can give a permit.
-- A bucket without debt, permits and attempts is forgotten, because a new bucket would be equal.
+- A bucket that has no debt, no permits and no attempts is forgotten, because a new bucket would be equal.
 - An attempt needs no permit if its record has expired or only has to be stored elsewhere, or if its name has no rate.
-- If the rate of a name changes, the new rate applies as soon as the next attempt of this name arrives. It then also
-  applies to waiting attempts.
+- If the rate of a name changes, the new rate applies from the arrival of the next attempt of this name, and then also
+  to attempts that are already waiting.
 
-The present time is the latest time that was passed to any method. A call with an earlier time releases nothing more.
+The current time is the latest time that was passed to any method. A call with an earlier time releases no further
+attempts.
 """
 
 import math
@@ -28,9 +32,9 @@ from headway.core.engine.assignment import Assignment
 from headway.core.engine.work import Work
 from headway.core.engine.work_states import WorkState
 
-_BURST = 0.05  # a bucket saves the permits of this many seconds, so that a wake-up that is this late delays no start
-_UNLIMITED = 1e12  # attempts per second; releases the waiting attempts of a name whose rate was removed
-_OLDEST_EVERY = 4  # one of this many permits goes to the bucket's oldest attempt, whatever its level
+_BURST = 0.05  # how many seconds' worth of permits a bucket saves, so that a late wake-up does not delay a start
+_UNLIMITED = 1e12  # the rate, in attempts per second, for waiting attempts of a name whose rate was removed
+_OLDEST_EVERY = 4  # one in this many permits goes to the bucket's oldest attempt, whatever its level
 
 _WAITING = WorkState.WAITING
 
@@ -38,7 +42,7 @@ R = TypeVar("R")
 
 
 class Bucket(Generic[R]):
-    """The bucket of one name: its recent starts, and its attempts that wait for a permit."""
+    """The bucket of one name: the recent starts of its attempts, and the attempts that wait for a permit."""
 
     __slots__ = ("at", "debt", "due", "is_listed", "limit", "name", "passed", "permits", "rate", "waiting")
 
@@ -46,9 +50,10 @@ class Bucket(Generic[R]):
         self.name = name
         self.limit = limit
         self.rate = limit * share  # the part of the limit that this engine may use
-        self.debt = 0.0  # at the time `at`: the number of starts, minus what the rate has allowed since then
+        # the debt at the time `at`: how many more attempts have started than the rate has allowed since
+        self.debt = 0.0
         self.at = now
-        self.permits = [0] * levels  # for each level, the number of attempts that have a permit and have not started
+        self.permits = [0] * levels  # for each level, the number of attempts that have a permit but have not started
         self.waiting: dict[int, list[tuple[int, Work[R]]]] = {}  # for each level, a heap in the order of arrival
         self.passed = 0  # the number of attempts that waited and then got a permit
         self.due = math.inf  # the time of the bucket's valid entry in the heap of all buckets
@@ -62,7 +67,7 @@ class RateBuckets(Generic[R]):
         limit_of: A function that returns how many attempts of a name may start per second, or None for no limit.
         name_of: A function that returns the name of an attempt, or None if the attempt has no limit.
         levels: The number of levels.
-        onward: A function that receives each attempt when it has its permit or needs none.
+        onward: A function that is called with each attempt when the attempt gets its permit, or if it needs no permit.
     """
 
     def __init__(
@@ -98,7 +103,7 @@ class RateBuckets(Generic[R]):
         return [work for heap in heaps for _, work in heap]
 
     def release(self, work: Work[R]) -> None:
-        """Pass an attempt on if it gets a permit or needs none. Otherwise, let it wait for a permit."""
+        """Pass an attempt on if it gets a permit or needs none. Otherwise, make it wait for a permit."""
         name = None if work.outcome or work.not_after <= self._now else self._name_of(work)
         bucket = None if name is None else self._bucket(name)
         if bucket is None:
@@ -146,7 +151,7 @@ class RateBuckets(Generic[R]):
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
         """Remove the attempts of an assignment, and return those that waited for a permit.
 
-        Attempts that had a permit and have not started give it back.
+        If one of the attempts had a permit and has not started, its permit is given back.
         """
         for work in [work for work in self._permits if work.assignment is assignment]:
             bucket = self._permits.pop(work)
@@ -178,13 +183,13 @@ class RateBuckets(Generic[R]):
         return needs
 
     def share(self, share: float, now: float, others: Mapping[Hashable, float] = MappingProxyType({})) -> None:
-        """Use this fraction, from 0 to 1, of the rate of each name from now on.
+        """Set the fraction, from 0 to 1, of each name's rate that may be used from now on.
 
-        `others` has the fractions of names that differ from this one.
+        `others` maps names to their own fractions if these differ from `share`.
         """
         self._now = max(self._now, now)
         before, self._shares = self._shares, others
-        if share == self._share:  # only some names change, and there can be thousands of names
+        if share == self._share:  # update only the names that have changed, because there can be thousands of names
             for name in before.keys() | others.keys():
                 if before.get(name) != others.get(name) and (bucket := self._buckets.get(name)):
                     self._change_rate(bucket, bucket.limit)
@@ -222,7 +227,7 @@ class RateBuckets(Generic[R]):
         self._plan_or_list(bucket)
 
     def _debt(self, bucket: Bucket[R]) -> float:
-        # Without debt, this must not compute with `at`, which is minus infinity until a time has been passed.
+        # If there is no debt, `at` must not be used, because it is minus infinity until a caller has passed a time.
         return max(0.0, bucket.debt - bucket.rate * (self._now - bucket.at)) if bucket.debt else 0.0
 
     def _permit_at(self, bucket: Bucket[R], level: int) -> float:
@@ -252,7 +257,8 @@ class RateBuckets(Generic[R]):
     def _next_level(self, bucket: Bucket[R]) -> int | None:
         """Return the level whose first attempt gets the next permit, or None if all attempts must wait.
 
-        It is the highest level, or for one of `_OLDEST_EVERY` permits the level of the oldest attempt.
+        The result is the highest level that can get a permit. But one in `_OLDEST_EVERY` permits goes to the level of
+        the oldest attempt.
         """
         levels = sorted(bucket.waiting, reverse=True)
         if bucket.passed % _OLDEST_EVERY == _OLDEST_EVERY - 1:
@@ -272,8 +278,8 @@ class RateBuckets(Generic[R]):
     def _plan(self, bucket: Bucket[R]) -> None:
         """Ensure that the heap has an entry for the time of the bucket's next permit.
 
-        The entry can be too early. In that case it is moved when its time has come. There is no entry while the next
-        permit depends on the start of an attempt that already has a permit. In that case, the start calls this again.
+        The entry can be too early; it is then moved when its time comes. While the next permit depends on the start of
+        an attempt that already has a permit, there is no entry, and that start calls this method again.
         """
         at = self._permit_at(bucket, max(bucket.waiting))
         if at < bucket.due:

@@ -1,8 +1,8 @@
 """The rate limits of an engine for each tenant and each key.
 
-The head of a lane needs a permit from the bucket of its key, and then a permit from the bucket of its tenant. With both
-it enters the ready queue. When an attempt starts, both buckets are charged. An engine without limits has no buckets,
-and its records skip all of this.
+The head of a lane needs a permit from the bucket of its key, and then a permit from the bucket of its tenant. A head
+with both permits enters the ready queue. When an attempt starts, both buckets are charged. An engine without limits has
+no buckets, and its records enter the ready queue directly.
 """
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -16,16 +16,16 @@ from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import SlotPolicy
 from headway.core.engine.work import Work
 
-_TENANT = "tenant:"  # distinguishes the rates of tenants from the rate of the group, among the names of shared rates
-# Seconds between two releases of permits, so that thousands of names do not each wake the thread at another time. No
-# permit is lost, because a bucket saves permits for longer than this.
+_TENANT = "tenant:"  # the prefix of tenants' names among the names of shared rates, which also include the group's rate
+# The shortest time between two releases of permits, in seconds. Without it, each of thousands of names could wake the
+# thread at a different time. No permit is lost, because a bucket saves permits for longer than this.
 _RELEASE_EVERY = 0.005
 
 R = TypeVar("R")
 
 
 class Entrance(Protocol[R]):
-    """The way into the ready queue of a level: the queue itself, or the buckets before it if there are rate limits."""
+    """The entrance to a level's ready queue: the queue itself, or the buckets before it if there are rate limits."""
 
     def arrive(self, works: list[Work[R]]) -> None: ...
     def release(self, work: Work[R]) -> None: ...
@@ -68,21 +68,25 @@ class RateLimits(Generic[R]):
     def is_shared(self) -> bool:
         """True if the members of a group share a rate.
 
-        They share the rates of tenants. The rate of a key is not shared, because one member has all records of the key.
+        Only the rates of tenants are shared. The rate of a key is not shared, because one member has all records of the
+        key.
         """
         return self.tenants is not None
 
     def needs(self, ready: int, seconds: float, now: float) -> dict[str, tuple[float, float]]:
         """Return the used fraction of each tenant's rate and the backlog in seconds, as `RateBuckets.needs` does.
 
-        The names are those that members use when they lend rates to each other. `ready` is not used, because an attempt
-        that is ready already has its permit.
+        The keys of the result are the names that members use when they lend rates to each other. `ready` is not used,
+        because an attempt that is ready already has its permit.
         """
         needs = self.tenants.needs(seconds, now) if self.tenants else {}
         return {f"{_TENANT}{name}": need for name, need in needs.items()}
 
     def share(self, share: float, now: float, others: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Use this fraction of the rate of each tenant. `others` has the fractions of tenants that differ from it."""
+        """Set the fraction of each tenant's rate that may be used.
+
+        `others` has the tenants that have other fractions.
+        """
         if self.tenants:
             names = [name for name in others if name.startswith(_TENANT)]
             of_tenants: dict[Hashable, float] = {name.removeprefix(_TENANT): others[name] for name in names}
@@ -106,10 +110,10 @@ class RateLimits(Generic[R]):
         return self._awaited
 
     def comes_earlier(self, now: float) -> bool:
-        """Return whether a permit is due before the time until which the driver's thread waits, so it must be woken.
+        """Return whether the driver's thread must be woken because a permit is due before the thread stops waiting.
 
-        This returns True only once for each new time. It also returns True if the time until which the thread waits has
-        passed, because all slots may have been taken at that time.
+        The method returns True only once for each new time. It also returns True if the end of the thread's wait is in
+        the past, because all slots might have been taken at that time.
         """
         first = self._first()
         if first is None or (self._awaited is not None and now < self._awaited <= first + _RELEASE_EVERY):
@@ -122,7 +126,7 @@ class RateLimits(Generic[R]):
 
 
 class _Limited(Generic[R]):
-    """The entrance to a ready queue through the buckets."""
+    """The entrance to a ready queue that leads through the buckets."""
 
     def __init__(self, level: ReadyQueue[R], buckets: Sequence[RateBuckets[R]]) -> None:
         self._level = level
@@ -165,7 +169,7 @@ class LimitedSlots(NextSlots[R]):
         return works
 
     def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
-        """Start a batch in one slot and return its attempts. The buckets are charged for each of them."""
+        """Start a batch in one slot and return its attempts. The buckets are charged for each attempt."""
         self._limits.release_due(now)
         works = super().take_batch(max_size, now, of_one_partition)
         if works:
@@ -173,7 +177,7 @@ class LimitedSlots(NextSlots[R]):
         return works
 
     def next_change(self) -> float | None:
-        """Return when the policy's choice can change without any other call, or when the next permit is due."""
+        """Return when the policy's choice can change without another call, or when the next permit is due."""
         times = [super().next_change(), self._limits.next_time()]
         return min((time for time in times if time is not None), default=None)
 
@@ -188,6 +192,6 @@ def _tenant_of(work: Work[Any]) -> str:
 
 
 def _key_of(work: Work[Any]) -> tuple[str, int, bytes] | None:
-    """Return the name under which a record's key is limited. Records without a key have no limit; this returns None."""
+    """Return the name by which a record's key is limited, or None for a record without a key, which has no limit."""
     key = work.record.raw_key
     return None if key is None else (work.assignment.partition.topic, work.assignment.level, key)

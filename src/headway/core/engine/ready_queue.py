@@ -3,9 +3,9 @@
 A record is *fresh* if no attempt at it has failed, and *failed* otherwise.
 
 Invariants: topics and partitions take turns, separately for fresh records and for failed records. Failed records go
-first, because they are older; `NextSlots` holds them back while they have their share of the slots. With tenants,
-tenants take turns, and within a tenant failed records go first. `ready` is the number of attempts that `take` can still
-return.
+first, because they are older; `NextSlots` holds them back while they already use their share of the slots. With
+tenants, tenants take turns, and within a tenant failed records go first. `ready` is the number of attempts that `take`
+can still return.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _READY, _RUNNING = WorkState.READY, WorkState.RUNNING
 class ReadyQueue(Generic[R]):
     """The lane heads of one level that are ready to run, in the order in which they should start.
 
-    The order depends on turns by topic and partition, and also on tenants or ranks if these are in use.
+    Topics and partitions take turns. Tenants or ranks also affect the order if they are in use.
     """
 
     __slots__ = ("_retried", "failed", "fresh", "slots", "tenants")
@@ -39,9 +39,9 @@ class ReadyQueue(Generic[R]):
         # Records that failed before and whose retry is due. The record that failed longest ago goes first. If the
         # lowest offset went first, a record that always fails could take the only slot for failed records each time.
         self.failed = _failed_turns(tenants, rank_of)
-        self.slots = 0  # the taken slots; a stale attempt also holds its slot until it is reported
-        # The running attempts, or first attempts of batches, whose records had failed before. This must be kept here,
-        # because `failure` can also be set while an attempt runs.
+        self.slots = 0  # the number of taken slots; a stale attempt also holds its slot until it is reported
+        # The running attempts at records that had failed before; a batch is represented by its first attempt. This
+        # cannot be read from `failure`, which can also be set while an attempt runs.
         self._retried: set[Work[R]] = set()
 
     @property
@@ -58,18 +58,19 @@ class ReadyQueue(Generic[R]):
     def buffered(self) -> int:
         """The number of ready records that count towards the buffer.
 
-        With tenants it is 0, so that fetching continues: a tenant whose records are not fetched yet may be next.
+        If there are tenants, the number is 0, so that fetching continues: the next turn may belong to a tenant whose
+        records are not fetched yet.
         """
         return 0 if self.tenants else self.fresh.ready
 
     def without_ready(self) -> "ReadyQueue[R]":
-        """Return a view of this level without ready records, for the policy while the level must not start attempts."""
+        """Return a copy without ready records, which the policy sees while the level must not start attempts."""
         seen: ReadyQueue[R] = ReadyQueue()
         seen.slots = self.slots
         return seen
 
     def without_failed(self) -> "ReadyQueue[R]":
-        """Return a view of this level without failed records, for the policy while these must not start."""
+        """Return a copy without failed records, which the policy sees while failed records must not start."""
         seen = self.without_ready()
         seen.fresh = self.fresh
         return seen
@@ -108,8 +109,8 @@ class ReadyQueue(Generic[R]):
     ) -> list[Work[R]]:
         """Start a batch, and return its attempts.
 
-        The batch has the first record and the records behind it in its lane. If the first record has no lane, the next
-        records without a lane join it. A suspect runs alone.
+        The batch has the first record and the records behind it in its lane. If the first record has no lane, the batch
+        also has the next records without a lane. A suspect runs alone.
         """
         works = [self.take(now, only_fresh)]
         if is_suspect(works[0].failure):
@@ -121,7 +122,7 @@ class ReadyQueue(Generic[R]):
                 works.append(self._start(turns, only_of))
         else:
             while len(works) < max_size and (behind := works[-1].next) and _follows(behind, now):
-                if self.tenants:  # charge the tenant here, because this record never was in the ready queue
+                if self.tenants:  # charge the tenant here, because this record was never in the ready queue
                     behind.charged = self.tenants.start(self.tenants.join(behind.tenant, 1), in_turn=False)
                 works.append(behind)
         batch = WorkBatch(works)

@@ -1,7 +1,7 @@
 """The policies that decide which level gets the next free slot.
 
-A policy is called once for each free slot while records are ready. It decides nothing ahead of time, so a record of a
-high level waits for one free slot, and never for a number of slots.
+A policy is called once for each free slot while records are ready. The policy decides nothing ahead of time, so a
+record of a high level waits only until one slot is free, and never for several slots.
 
 Invariants: a policy picks only levels with ready records. `fair` and `strict` always pick a level if there is one; they
 are work-conserving. `capacity_burst` can keep a slot free for a higher level. Under `strict` and `fair`, no level waits
@@ -17,7 +17,7 @@ from headway.core.levels.policies import Fair, PolicyName, check_policy, highest
 
 Levels = Sequence[ReadyQueue[Any]]
 
-_OVERDUE_EVERY = 4  # one of this many slots can go to an overdue level
+_OVERDUE_EVERY = 4  # one in this many slots can go to an overdue level
 
 
 class SlotPolicy(Protocol):
@@ -28,14 +28,14 @@ class SlotPolicy(Protocol):
         ...
 
     def next_change(self) -> float | None:
-        """Return when the policy's choice can change without any other call, or None if it cannot."""
+        """Return when the policy's choice can change without another call, or None if that cannot happen."""
         ...
 
 
 class FairSlots:
     """The policy that gives each slot to the ready level with the earliest virtual deadline.
 
-    So the levels get slots in proportion to their shares.
+    As a result, levels get slots in proportion to their shares.
     """
 
     def __init__(self, shares: Sequence[int]) -> None:
@@ -43,7 +43,7 @@ class FairSlots:
 
     def pick(self, levels: Levels, now: float) -> int | None:
         """Return the ready level that is furthest behind its share."""
-        # The sum is computed here because this runs for each slot, and the property `ready` takes twice as long.
+        # The sum is computed here because this code runs for each slot, and the property `ready` takes twice as long.
         return self._fair.pick_one([level.fresh.ready + level.failed.ready for level in levels])
 
     def next_change(self) -> None:
@@ -51,11 +51,11 @@ class FairSlots:
 
 
 class StrictSlots:
-    """The policy that gives slots to the highest ready level, and one of four slots to an overdue level.
+    """The policy that gives slots to the highest ready level, and one in four slots to an overdue level.
 
     A level is overdue if its oldest record has waited longer than `max_wait` seconds. If several levels are overdue,
-    the level with the oldest record is picked. Overdue levels get at most one of four slots, because in a backlog or
-    after failures all records of a low level are overdue.
+    the level with the oldest record is picked. Overdue levels get at most one in four slots, because all records of a
+    low level are overdue when there is a backlog or after failures.
     """
 
     def __init__(self, max_wait: float) -> None:
@@ -63,7 +63,7 @@ class StrictSlots:
         self._since_overdue = _OVERDUE_EVERY  # the number of slots since a slot went to an overdue level
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """Return the highest ready level, or for one of four slots an overdue level."""
+        """Return the highest ready level, or for one in four slots an overdue level."""
         highest, overdue = highest_and_overdue((level.oldest() for level in levels), now - self._max_wait)
         if overdue is None or overdue == highest or self._since_overdue < _OVERDUE_EVERY - 1:
             self._since_overdue += 1
@@ -72,7 +72,7 @@ class StrictSlots:
         return overdue
 
     def next_change(self) -> None:
-        """Return None, because a ready level always gets the slot and so no choice must be repeated later."""
+        """Return None, because a ready level always gets the slot, so no choice has to be repeated later."""
 
 
 class BurstSlots:
@@ -128,6 +128,7 @@ def make_slots(
     if policy == "strict":
         return StrictSlots(max_wait)
     if policy == "fair":
-        # By default these are weights and not numbers of slots, so that many levels can take turns even at a few slots.
+        # The default shares are weights and not numbers of slots, so that many levels can take turns even if there are
+        # only a few slots.
         return FairSlots(distribute(distributor, levels, slots) if distributor else [2**i for i in range(levels)])
     return BurstSlots(distribute(distributor or exponential_shares, levels, slots))

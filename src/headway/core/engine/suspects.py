@@ -1,13 +1,14 @@
 """The ledger of processes that died, and the consequences for the records that were running in them.
 
-When a process dies, it is not known which of its records caused this. So all records that were running in it are
-suspects, and its death counts as a failed attempt at each of them. A suspect runs alone the next time, so that if a
-process dies again, there is only one possible cause.
+When a process dies, any of the records that were running in it can be the cause. So all these records are suspects, and
+the death counts as a failed attempt at each of them. A suspect runs alone the next time, so that if a process dies
+again, there is only one possible cause.
 
 Invariants: a death adds at least one attempt to each record that was running. A record becomes a dead letter only if a
 process dies while the record runs alone. So a record that always kills its process becomes a dead letter after
-`max_attempts` deaths, or after `MOST_DEATHS` if `max_attempts` is not set. If other records were running at the same
-time at first, this takes at least two deaths. The other records never become dead letters because of it.
+`max_attempts` deaths, or after `MOST_DEATHS` if `max_attempts` is not set. If other records were running when the
+process first died, at least two deaths are needed. Those other records never become dead letters because of this
+record.
 """
 
 import signal
@@ -20,16 +21,16 @@ from headway.core.retry import Again, GiveUp, Retries, Verdict
 from headway.errors import ProcessDiedError
 
 MOST_DEATHS = 3
-"""The number of deaths after which a record becomes a dead letter if `max_attempts` is not set."""
+"""How many deaths make a record a dead letter if `max_attempts` is not set."""
 
 MOST_SUSPECTS = 10_000
 """The highest number of suspects to remember."""
 
 
 class RecordId(NamedTuple):
-    """The identity of a record.
+    """The identity of a record, even if its topic is deleted and created again.
 
-    The timestamp distinguishes it from a record at the same offset of a topic that was deleted and created again.
+    The timestamp distinguishes the record from a record at the same offset of a topic that was created again.
     """
 
     topic: str
@@ -39,7 +40,10 @@ class RecordId(NamedTuple):
 
 
 class RunningAttempt(NamedTuple):
-    """An attempt that was running when its process died: its record, its number, and how many attempts were untried."""
+    """An attempt that was running when its process died.
+
+    `attempt` is its number, counted from 1. `untried` is the number of earlier attempts that do not count.
+    """
 
     record: RecordId
     attempt: int
@@ -77,7 +81,7 @@ class Suspect:
     def failure(self, wall_to_now: float) -> FailedAttempts | None:
         """Return the failed attempts before the last one, or None if there was only one attempt.
 
-        `wall_to_now` is added to seconds since the epoch to get times of the engine's clock.
+        `wall_to_now` is added to a number of seconds since the epoch to get a time of the engine's clock.
         """
         if self.attempts <= 1:
             return None
@@ -86,9 +90,9 @@ class Suspect:
 
 
 class Suspects:
-    """The ledger of deaths, kept in a process that outlives the processes that run handlers.
+    """The ledger of deaths, which is kept in a process that outlives the processes that run handlers.
 
-    The ledger remembers at most `most` records, and forgets the oldest records.
+    The ledger remembers at most `most` records. If there are more, it forgets the oldest.
     """
 
     def __init__(self, most: int = MOST_SUSPECTS) -> None:
@@ -103,12 +107,13 @@ class Suspects:
         return self.note(self._after_death(attempt, len(running) == 1, how, now) for attempt in running)
 
     def note(self, suspects: Iterable[Suspect]) -> list[Suspect]:
-        """Add suspects, and return those that this ledger did not have, or had with fewer attempts."""
+        """Add suspects, and return those that were not in this ledger, or that were there with fewer attempts."""
         news = []
         for suspect in suspects:
             known = self._known.get(suspect.record)
             if known is None or known.attempts < suspect.attempts:
-                self._known.pop(suspect.record, None)  # so that it is added at the end, where the newest suspects are
+                # removed first, so that it is added at the end, after all older suspects
+                self._known.pop(suspect.record, None)
                 self._known[suspect.record] = suspect
                 news.append(suspect)
         while len(self._known) > self._most:
@@ -178,12 +183,14 @@ def is_suspect(failure: FailedAttempts | None) -> bool:
 
 def as_death(error: BaseException | None) -> ProcessDiedError | None:
     """Return the error if it is a `ProcessDiedError`, or None."""
-    # This checks the type because `isinstance` reads `__class__`, which a user's exception can define in any way.
+    # The type is compared because `isinstance` reads `__class__`, which a user's exception can define in any way.
     return cast(ProcessDiedError, error) if issubclass(type(error), ProcessDiedError) else None
 
 
 def how_it_ended(code: int | None) -> str:
-    """Return a phrase that says how a process ended. `code` is its exit code, or minus the signal that ended it.
+    """Return a phrase about how a process ended.
+
+    `code` is its exit code, or the negative number of the signal that ended it.
 
     >>> how_it_ended(7), how_it_ended(-9), how_it_ended(-40)
     ('ended with exit code 7', 'was ended by signal 9 (SIGKILL)', 'was ended by signal 40')

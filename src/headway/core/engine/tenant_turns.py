@@ -37,7 +37,7 @@ class _TenantEntry(Generic[R]):
 class _ByTime(Generic[R]):
     """Tenants in the order of their virtual times.
 
-    A virtual time only grows. So an entry can be too early. In that case it is moved when it is the first entry.
+    Virtual times only grow, so the time in an entry can be too early. Such an entry is moved when it becomes the first.
 
     Invariant: a tenant with ready attempts, as counted by `ready_of`, has one entry. The time of the entry is not later
     than the virtual time of the tenant.
@@ -79,7 +79,7 @@ class _ByTime(Generic[R]):
 
 
 class TenantTurns(Generic[R]):
-    """The ready attempts of one level, whose tenants take turns. `make_turns` creates the queue of a tenant."""
+    """The ready attempts of one level, whose tenants take turns. `make_turns` creates the queue for one tenant."""
 
     __slots__ = ("_accounts", "_by_age", "_by_time", "_make_turns", "_of_assignment", "_tenants", "ready")
 
@@ -88,12 +88,13 @@ class TenantTurns(Generic[R]):
         self._make_turns = make_turns
         self._tenants: dict[str, _TenantEntry[R]] = {}  # the members of `_by_time`; some may have no ready attempts
         self._by_time: _ByTime[R] = _ByTime(_ready, lambda tenant: self._tenants.pop(tenant.account.name))
-        self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}  # filled when an assignment is first needed
+        # has an entry from the first time that an assignment is asked for
+        self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}
         self._by_age: list[tuple[int, int, Work[R]]] | None = None  # a heap; created by the first call of `oldest`
         self.ready = 0
 
     def arrive(self, works: list[Work[R]]) -> None:
-        """Add records of one partition that are ready on arrival, behind all earlier ones."""
+        """Add records of one partition that are ready on arrival, behind all earlier records of the partition."""
         for name, group in groupby(works, _tenant_of):
             of_one = list(group)
             self._join(name, of_one[0].assignment, len(of_one)).turns.arrive(of_one)
@@ -109,7 +110,7 @@ class TenantTurns(Generic[R]):
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = _TenantEntry(account, self._make_turns())
-        tenant.account = account  # this is a new account if the old one was forgotten
+        tenant.account = account  # a new account if the old one was forgotten
         self.ready += works
         self._by_time.join(tenant)
         if self._of_assignment and assignment in self._of_assignment:
@@ -130,7 +131,7 @@ class TenantTurns(Generic[R]):
     def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
         """Remove and return the first attempt of the tenant whose turn it is.
 
-        With `only_of`, only attempts of this assignment count.
+        With `only_of`, the call considers only attempts of this assignment.
         """
         tenant = self._first(only_of)
         assert tenant is not None  # noqa: S101
@@ -140,7 +141,7 @@ class TenantTurns(Generic[R]):
         return work
 
     def take_many(self, limit: int) -> list[Work[R]]:
-        """Remove and return up to `limit` attempts, as that many calls of `take` would."""
+        """Remove and return up to `limit` attempts. The result is the same as that of repeated calls of `take`."""
         return [self.take() for _ in range(min(limit, self.ready))]
 
     def _first(self, only_of: Assignment[R] | None) -> _TenantEntry[R] | None:
@@ -190,7 +191,8 @@ def _ready(turns: PartitionTurns[R]) -> int:
 
 
 def _age(work: Work[R]) -> tuple[int, int, Work[R]]:
-    # The id is needed because an earlier attempt at the same record can still be in the heap, with the same order.
+    # The id makes the entry unique, because an earlier attempt at the same record can still be in the heap with the
+    # same `order`.
     return work.order, id(work), work
 
 

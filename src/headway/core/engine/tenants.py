@@ -1,13 +1,13 @@
 """The tenants of one level, and the handler time that each has used: start-time fair queueing, measured in seconds.
 
 Each tenant has a *virtual time*: the seconds for which its attempts held slots, divided by its weight. The tenant with
-the lowest virtual time goes first. When an attempt starts, its tenant is charged the average duration of its attempts.
-The difference to the real duration is charged when the attempt ends. The level has a virtual time, too.
+the lowest virtual time goes first. When an attempt starts, its tenant is charged the average duration of the tenant's
+attempts. The difference from the real duration is charged when the attempt ends. The level has a virtual time, too.
 
 Invariants: a virtual time never goes back. A tenant that had no ready attempts resumes at the level's virtual time or
 later, so it cannot save up time while it is idle. The level's virtual time advances with each start, so every waiting
-tenant gets its turn, whichever tenants arrive. A tenant without ready or running attempts is forgotten when the level's
-virtual time has passed its own, or when no tenant has ready or running attempts.
+tenant gets its turn, however many new tenants arrive. A tenant without ready or running attempts is forgotten when the
+level's virtual time has passed the tenant's, or when no tenant has ready or running attempts.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from heapq import heappop, heappush, heapreplace, nlargest
 from itertools import count
 from operator import itemgetter
 
-_LEAST = 1e-6  # the least charge for a start, in seconds, so that tenants take turns while no duration is known
+_LEAST = 1e-6  # the smallest charge for a start, in seconds; it makes tenants take turns while no duration is known
 _NEWEST = 0.1  # the weight of the last duration in an average
-# How fast the level's virtual time advances, as a fraction of that of the waiting tenants. It is below 1 so that a new
-# tenant is ahead of tenants with a backlog.
+# How fast the level's virtual time advances, as a fraction of the speed of the waiting tenants' virtual times. The
+# fraction is below 1 so that a new tenant is ahead of tenants with a backlog.
 _PACE = 0.5
 _MOST_COUNTED = 1000  # the maximum number of tenants whose handler time is counted
 
@@ -33,7 +33,7 @@ class Account:
         self.weight = weight
         self.time = time  # the virtual time
         self.average = average  # the average duration of an attempt in seconds
-        self.owed = 0.0  # at most 0: minus the seconds that were charged too much, which reduce the next charges
+        self.owed = 0.0  # zero or negative: the seconds that were charged too much, which reduce the next charges
         self.ready = 0  # the number of ready attempts
         self.running = 0  # the number of running attempts
         self.is_listed = False  # whether the account is in the heap of accounts to forget
@@ -89,7 +89,7 @@ class Tenants:
         return self._accounts
 
     def join(self, name: str, works: int) -> Account:
-        """Record that this many attempts of a tenant became ready, and return its account."""
+        """Record that this many attempts of a tenant became ready, and return the tenant's account."""
         account = self._accounts.get(name)
         if account is None:
             account = Account(name, self._weights.get(name, 1.0), self._time, self._average)
@@ -109,7 +109,7 @@ class Tenants:
     def start(self, account: Account, in_turn: bool) -> float:
         """Record that a ready attempt starts, and return the seconds that its tenant is charged.
 
-        `in_turn` is False if it was not the tenant's turn.
+        `in_turn` is False if the attempt starts although it is not the tenant's turn.
         """
         charged = account.average or _LEAST
         paid = charged
@@ -154,13 +154,13 @@ class Tenants:
             self._time = max(self._time, *(each.time for each in self._accounts.values()))
             self._accounts.clear()
             self._idle.clear()
-            self._waiting = 0.0  # not the computed sum, which can have a rounding error
+            self._waiting = 0.0  # set to 0, because the computed sum can have a rounding error
         elif not account.is_listed:
             account.is_listed = True
             heappush(self._idle, (account.time, next(self._orders), account))
 
     def _forget(self) -> None:
-        """Forget tenants that have no ready or running attempts and whose virtual time the level's has passed."""
+        """Forget tenants that have no ready or running attempts and are behind the level's virtual time."""
         idle = self._idle
         while idle and idle[0][0] <= self._time:
             account = idle[0][2]

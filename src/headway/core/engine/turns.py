@@ -19,8 +19,8 @@ R = TypeVar("R")
 class _ReadyPartition(Generic[R]):
     """The ready attempts of one assignment.
 
-    Attempts that are ready on arrival are added in order, so a deque is enough for them. Only attempts that waited
-    behind another record, or for their time, need a heap.
+    Attempts that are ready on arrival are added in order, so they are kept in a deque. Only attempts that waited behind
+    another record, or for their time, need a heap.
     """
 
     __slots__ = ("arrived", "in_rotation", "ready", "released", "topic")
@@ -64,7 +64,8 @@ class PartitionTurns(Generic[R]):
         self._topics: dict[str, _Topic[R]] = {}
         self._partitions: dict[Assignment[R], _ReadyPartition[R]] = {}
         self._rotation: Rotation[_Topic[R]] = Rotation()
-        self._oldest: Work[R] | None = None  # the attempt that arrived first; None if it must be searched for
+        # the attempt that arrived first, or None if it is not known and must be searched for
+        self._oldest: Work[R] | None = None
         self.ready = 0
 
     def __iter__(self) -> Iterator[Work[R]]:
@@ -74,7 +75,7 @@ class PartitionTurns(Generic[R]):
             yield from (work for _, work in partition.released)
 
     def arrive(self, works: list[Work[R]]) -> None:
-        """Add attempts of one partition that are ready on arrival, behind all earlier ones."""
+        """Add attempts of one partition that are ready on arrival, behind all earlier attempts of the partition."""
         if works:
             partition = self._of(works[0].assignment)
             partition.arrived.extend(works)
@@ -112,7 +113,7 @@ class PartitionTurns(Generic[R]):
     def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
         """Remove and return the first attempt of the partition whose turn it is.
 
-        With `only_of`, this removes the first attempt of that assignment, even if it is another partition's turn.
+        With `only_of`, the call removes the first attempt of that assignment, even if it is another partition's turn.
         """
         if only_of is None:
             topic = self._rotation.begin_turn()
@@ -128,7 +129,10 @@ class PartitionTurns(Generic[R]):
         return work
 
     def take_many(self, limit: int) -> list[Work[R]]:
-        """Remove and return up to `limit` attempts, as that many calls of `take` would, but faster."""
+        """Remove and return up to `limit` attempts.
+
+        The result is the same as that of repeated calls of `take`, but faster.
+        """
         count = min(limit, self.ready)
         if count <= 1:
             return [self.take()] if count else []

@@ -1,9 +1,9 @@
 """Heads of lanes that must not run yet: they wait for the time of their retry, or for a batch to fill.
 
-Records with a due time are not among them. They wait in Kafka, in delay topics.
+Records with a due time are not among these heads, because they wait in Kafka, in delay topics.
 
-Invariants: a waiting head has one entry with the time until which it waits. It is released when this time comes, or
-when its batch is full. An entry is outdated if the time of its head has changed. There are at most `_MOST_OUTDATED`
+Invariants: a waiting head has one entry with the time until which it waits. The head is released when this time comes,
+or when its batch is full. An entry is outdated if the time of its head has changed. There are at most `_MOST_OUTDATED`
 outdated entries, or half of all entries if that is more.
 """
 
@@ -40,17 +40,18 @@ class WaitingHeads(Generic[R]):
         self.batching: Batching[R] | None = None
 
     def take_in(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
-        """Take in received records, and let the heads among them wait for their batches to fill."""
+        """Add received records, and make the heads among them wait for their batches to fill."""
         assert self.batching is not None  # noqa: S101
         behind = set(works).difference(heads)
-        # The heads come last, because a new head counts the records behind it, and these would be counted twice.
+        # The heads come last: a new head also counts the records behind it, so adding these afterwards would count them
+        # twice.
         for work in filter(behind.__contains__, works):
             self._release_full(self.batching.join(work))
         for head in heads:
             self.place(head, now)
 
     def place(self, head: Work[R], now: float) -> None:
-        """Release a head to its ready queue, or let it wait for its time or its batch."""
+        """Release a head to its ready queue, or make it wait for its time or its batch."""
         if self.batching and (until := self.batching.until(head)) > now:
             head.not_before = until
             self._put_off(until, head)
@@ -91,13 +92,13 @@ class WaitingHeads(Generic[R]):
 
     def _put_off(self, until: float, head: Work[R]) -> None:
         head.state = _WAITING
-        # The number is a new one, because an earlier attempt at the same record may have an entry with the same time,
-        # and both attempts have the same `order`.
+        # The entry gets a new number instead of the attempt's `order`, because an earlier attempt at the same record
+        # has the same `order` and might have an entry with the same time.
         heappush(self.entries, (until, next(self._orders), head))
 
     def _release_full(self, heads: Iterable[Work[R]]) -> None:
         for head in heads:
-            head.not_before = 0.0  # this makes its entry outdated
+            head.not_before = 0.0  # makes the head's entry outdated
             self._outdated += 1
             self._levels[head.assignment.level].release(head)
         if self._outdated > max(_MOST_OUTDATED, len(self.entries) // 2):

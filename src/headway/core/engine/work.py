@@ -1,8 +1,8 @@
-"""One attempt at a record, as the engine keeps it. In the code, an attempt is called a work.
+"""One attempt at a record, in the form in which the engine keeps it. In the code, an attempt is called a work.
 
-Invariants: a `Work` runs once, and a retry is another `Work` for the same record. So a late report about an earlier
-attempt is recognised, because it names the earlier `Work`, and is ignored. An attempt is running from `take` until it
-is reported. `work_states.py` has the states of an attempt.
+Invariants: a `Work` runs once, and a retry is another `Work` for the same record. A report names its `Work`, so a late
+report about an earlier attempt is recognised and ignored. An attempt is running from `take` until it is reported.
+`work_states.py` has the states of an attempt.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FailedAttempts(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """The data from a record's headers: the attempts that failed before they were written, and when the record expires.
+    """The data from a record's headers: the attempts that had failed when they were written, and the expiry time.
 
     `bytes` is how much memory this data takes.
     """
@@ -57,9 +57,9 @@ NOTHING_BROUGHT: Mapping[Any, Brought] = {}
 
 
 class FinalOutcome(NamedTuple):
-    """The error of a record's last attempt, and the verdict.
+    """The error of a record's last attempt, and the verdict on that attempt.
 
-    The verdict decides where the record is stored instead. If it is None, the record is dropped.
+    The verdict decides where the record is stored instead. If the verdict is None, the record is dropped.
     """
 
     error: BaseException
@@ -112,12 +112,13 @@ class Work(Generic[R]):
         self.arrived = arrived
         self.order = order  # the record's number in the order of arrival over all partitions
         self.next: Work[R] | None = None  # the attempt at the next record in the lane
-        self.not_before = 0.0  # the time before which it must not start
-        self.not_after = _NEVER  # the time at which its record expires; no handler is started after this time
-        self.state = _READY  # is not changed when its partition is revoked; see `work_states.py`
+        self.not_before = 0.0  # the time before which this attempt must not start
+        self.not_after = _NEVER  # the time when the record expires; no handler is started after this time
+        self.state = _READY  # stays unchanged when the partition is revoked; see `work_states.py`
         self.failure: FailedAttempts | None = None
         self.batch: WorkBatch[R] | None = None
-        self.outcome: FinalOutcome | None = None  # set while the result of a final failure is being stored
+        # set while a dead letter or a schedule for the failed record is being stored
+        self.outcome: FinalOutcome | None = None
 
     @property
     def partition(self) -> TopicPartition:
@@ -205,15 +206,20 @@ class WorkBatch(Generic[R]):
         self._again: list[Work[R]] = []
 
     def leave(self) -> bool:
-        """Record that one attempt has ended. Returns whether it was the last one, so that the slot is free."""
+        """Record that one attempt has ended.
+
+        Returns whether it was the last attempt of the batch to end, so that the slot is free.
+        """
         self._running -= 1
         return not self._running
 
     def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
-        """Record that an attempt was reported. `again` has the next attempt at its record, or is empty.
+        """Record that an attempt was reported.
 
-        Returns None while other attempts of the batch run. When all have ended, returns the last attempt in the lane,
-        and the next attempts in order.
+        `again` has the next attempt at the record, or is empty if there is none.
+
+        Returns None while other attempts of the batch are running. When all attempts have ended, returns the last
+        attempt of the batch, and the next attempts in the order of the lane.
         """
         self._again += again
         if self._running:

@@ -1,8 +1,8 @@
 """The states in the life of an attempt.
 
-Each `Work` holds its state. When an assignment ends, the states of its attempts are not changed, because their meaning
-then follows from the state of the assignment. The engine sets states directly, because this code runs for every record.
-The table of events and states is a model in the tests (`tests/models/work_life.py`).
+Each `Work` holds its state. When an assignment ends, the states of its attempts are not changed, because the state of
+the assignment then overrides them. The engine sets states directly, because this code runs for every record. The table
+of events and states is a model in the tests (`tests/models/work_life.py`).
 """
 
 from enum import StrEnum
@@ -16,16 +16,17 @@ class WorkState(StrEnum):
     BEHIND = "behind"
     """Another record is before it in its lane."""
     WAITING = "waiting"
-    """The record is the head of its lane, but its time has not come, it has no permit, or its batch is not full."""
+    """The record is the head of its lane, but must wait for its time, for a permit, or for its batch to fill.
+    """
     READY = "ready"
     """The record is the head of its lane, and its attempt may start."""
     RUNNING = "running"
     """The attempt has been taken to run, and its outcome has not been reported yet."""
     DONE = "done"
-    """It was reported as done."""
+    """The attempt was reported as done."""
     REPLACED = "replaced"
-    """It was reported as failed. The next attempt, which is another `Work`, has taken its place."""
+    """The attempt was reported as failed. The next attempt, which is another `Work`, has taken its place."""
     STALE = "stale"
-    """It is still running, but it was abandoned or its partition was revoked. Its report only frees the slot."""
+    """The attempt is still running, but was abandoned, or its partition was revoked. Its report only frees the slot."""
     DROPPED = "dropped"
-    """It will not run, or was reported too late. The record is delivered again, perhaps to another member."""
+    """The attempt will not run, or was reported too late. The record is delivered again, perhaps to another member."""

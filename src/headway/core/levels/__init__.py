@@ -1,1 +1,1 @@
-"""Levels: their names, their shares of a capacity, and the policies that pick the next level."""
+"""Levels: the names of level topics, the levels' shares of a capacity, and the policies that pick the next level."""

@@ -1,7 +1,8 @@
 """The life of a partition in a member of a group: its states, and the events that lead from one state to the next.
 
-`kafka/consumer/membership.py` makes Kafka's client act on the states. It lets the client read a partition as soon as
-the offset to start at is known. If the log does not have the next offset, it finds another offset to continue at.
+`kafka/consumer/membership.py` makes Kafka's client act on the states. When the offset to start at is known, that module
+makes the client read the partition. If the log does not have the next offset, the module determines another offset to
+continue at.
 """
 
 from collections.abc import Iterable, KeysView, Mapping
@@ -33,10 +34,10 @@ class AssignmentEvent(StrEnum):
     ASSIGNED = "assigned"
     LOCATED = "start is known"
     SOUGHT = "a seek sets the start"
-    BEGUN = "the client reads it"
-    LOST_ITS_PLACE = "the log does not have its offset"
-    FOUND_A_PLACE = "an offset to continue at is known"
-    STOPPED = "must wait for a seek"
+    BEGUN = "the client begins to read the partition"
+    LOST_ITS_PLACE = "the log does not have the next offset"
+    FOUND_A_PLACE = "an offset to continue at is found"
+    STOPPED = "reading stops until a seek"
     ENDED = "revoked or lost"
 
 
@@ -58,17 +59,17 @@ ASSIGNMENT_TRANSITIONS = {
     (_S.ADRIFT, _E.STOPPED): _S.STARTING,
     (_S.ADRIFT, _E.ENDED): _S.ABSENT,
 }
-"""The state after each (state, event). An event that is not listed for a state changes nothing."""
+"""The state that follows each pair of a state and an event. A pair that is not listed changes nothing."""
 
 
 @dataclass(slots=True)
 class _Assigned:
     state: AssignmentState = _S.STARTING
-    start: int | None = None  # the offset at which reading starts or started; the last seek changes it
+    start: int | None = None  # the offset at which reading starts, or has started; a seek changes this offset
 
 
 class AssignedPartitions(Generic[P]):
-    """The partitions that are assigned to a member, each with its state and the offset at which it starts or started.
+    """The partitions that are assigned to a member, each with its state and its start offset.
 
     An event that `ASSIGNMENT_TRANSITIONS` does not list for a partition's state changes nothing.
     """
@@ -78,7 +79,7 @@ class AssignedPartitions(Generic[P]):
         self.ready: set[P] = set()
         """The partitions that the client can begin to read."""
         self.adrift: dict[P, int] = {}
-        """The partitions that have lost their place, each with the offset that its log does not have."""
+        """The partitions that have lost their place, each with the missing offset."""
 
     @property
     def all(self) -> KeysView[P]:
@@ -91,7 +92,10 @@ class AssignedPartitions(Generic[P]):
         return _S.ABSENT if found is None else found.state
 
     def begun(self, among: Iterable[P] | None = None) -> list[P]:
-        """Return the partitions that the client has begun to read, among the given ones or among all."""
+        """Return the partitions that the client has begun to read.
+
+        With `among`, only the given partitions are checked.
+        """
         of_these = self._assigned if among is None else [each for each in among if each in self._assigned]
         return [each for each in of_these if self._assigned[each].state in (_S.READING, _S.ADRIFT)]
 
@@ -110,7 +114,7 @@ class AssignedPartitions(Generic[P]):
             self._assigned.setdefault(partition, _Assigned())
 
     def locate(self, starts: Mapping[P, int]) -> list[P]:
-        """Set the start offset of each of these partitions that waits for one, and return the partitions that did."""
+        """Set the start offsets of those of these partitions that wait for one, and return these waiting partitions."""
         waiting = [partition for partition in starts if self._after(partition, _E.LOCATED)]
         self.note_starts({partition: starts[partition] for partition in waiting})
         return waiting
@@ -138,7 +142,7 @@ class AssignedPartitions(Generic[P]):
                 self.adrift[partition] = offset
 
     def place(self, partition: P, offset: int | None) -> None:
-        """Let a partition that has lost its place continue at an offset, or wait for a seek if the offset is None."""
+        """Make a partition that has lost its place continue at an offset, or wait for a seek if the offset is None."""
         if self._after(partition, _E.STOPPED if offset is None else _E.FOUND_A_PLACE):
             self._assigned[partition].start = offset
 
@@ -148,7 +152,7 @@ class AssignedPartitions(Generic[P]):
             self._after(partition, _E.ENDED)
 
     def _after(self, partition: P, event: AssignmentEvent) -> bool:
-        """Change the state of a partition by an event. Returns False if the event changes nothing in this state."""
+        """Change the state of a partition after an event. Returns False if the event changes nothing in this state."""
         state = ASSIGNMENT_TRANSITIONS.get((self.state_of(partition), event))
         if state is None:
             return False

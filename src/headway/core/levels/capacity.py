@@ -1,7 +1,7 @@
-"""Distributors, which divide a capacity among levels, and bursts, which lend the capacity that levels leave unused.
+"""Distributors, which divide a capacity among levels, and bursts, which lend unused capacity to another level.
 
-Invariants: the shares of a distributor add up to exactly the capacity. Each share is at least 1. They are in the order
-of the levels, lowest first. A burst only uses capacity that the other levels have not used over a whole window.
+Invariants: the shares of a distributor add up to exactly the capacity. Each share is at least 1. The shares are in the
+order of the levels, lowest first. A burst uses only capacity that the other levels have not used during a whole window.
 """
 
 from collections import deque
@@ -51,8 +51,8 @@ def weighted_shares(*weights: int) -> Distributor:
     >>> weighted_shares(1, 1, 8)(3, 50)
     [5, 5, 40]
 
-    Raises `ConfigError` for a weight below 1. The distributor raises it if the number of levels is not the number of
-    weights, or if the capacity is so small that a level would get nothing.
+    Raises `ConfigError` for a weight below 1. The distributor raises `ConfigError` if the number of levels is not the
+    number of weights, or if the capacity is so small that a level would get nothing.
     """
     if not weights:
         raise ConfigError("No weights were given. Give one weight per level, such as weighted_shares(1, 1, 8).")
@@ -76,10 +76,10 @@ def weighted_shares(*weights: int) -> Distributor:
 
 
 def strides(shares: Sequence[int]) -> list[int]:
-    """Return how far a record advances the virtual time of each level: the inverse of the level's share, scaled.
+    """Return how far one record advances the virtual time of each level: the scaled inverse of the level's share.
 
-    The results are whole numbers, because these add up without rounding errors. They are exact to one part in a
-    million, however large the shares are.
+    The results are whole numbers, because whole numbers add up without rounding errors. The results are exact to one
+    part in a million, however large the shares are.
 
     >>> strides([1, 4])
     [4294967296, 1073741824]
@@ -91,12 +91,13 @@ def strides(shares: Sequence[int]) -> list[int]:
 def distribute(distributor: Distributor, levels: int, capacity: int) -> list[int]:
     """Return the shares that a distributor gives.
 
-    Raises `ConfigError` unless there is one share for each level, each is at least 1, and they sum to the capacity.
+    Raises `ConfigError` unless there is one share for each level, each share is at least 1, and the shares add up to
+    the capacity.
     """
     check_function("distributor", distributor, ("levels", "capacity"), "Give linear_shares or weighted_shares(1, 4).")
     try:
         given = distributor(levels, capacity)
-    except TypeError as error:  # it takes two arguments, but of other types
+    except TypeError as error:  # the function takes two arguments, but of other types
         raise ConfigError(
             f"The distributor {called(distributor)} does not take a number of levels and a capacity: {error}. Give "
             "linear_shares or weighted_shares(1, 4), for example."
@@ -127,15 +128,15 @@ def _by_weights(weights: Sequence[int], capacity: int) -> list[int]:
 def _what_it_takes(weights: Sequence[int]) -> str:
     least = -(-sum(weights) // min(weights))
 
-    # A number with thousands of digits would be of no use to users, and Python refuses to print it.
+    # A number with thousands of digits is left out, because it would not help users, and Python refuses to print it.
     return f" by the weights {list(weights)}: it must be at least {least}" if least < 10**18 else ""
 
 
 class BurstWindow:
-    """Remembers how many records one level had in each of its last polls.
+    """Remembers how many records each of the last polls found at one level.
 
-    A level may burst if it reached its share in at least `threshold` of the last `size` polls, because then it probably
-    has more records than its share.
+    A level may burst if it reached its share in at least `threshold` of the last `size` polls, because such a level
+    probably has more records than its share.
     """
 
     def __init__(self, size: int = 6, threshold: int = 4) -> None:
@@ -151,7 +152,7 @@ class BurstWindow:
         return sum(count >= share for count in self._counts) >= self._threshold
 
     def unused(self, share: int) -> int:
-        """Return the part of the share that none of the last polls has used."""
+        """Return the part of the share that was left unused in all of the last polls."""
         return max(0, share - max(self._counts, default=0))
 
 

@@ -1,11 +1,14 @@
-"""A buffer for records of one level that were fetched ahead. Topics take turns, and so do the partitions of each topic.
+"""A buffer for records of one level that were fetched in advance.
+
+Topics take turns, and so do the partitions of a topic.
 
 Invariants:
 - The records of a partition are taken in the order in which they arrived.
-- A partition is *quiet* if it had no records in the buffer and has few now. Quiet partitions go first, but get at most
-  half of the records that are taken. So they do not wait behind busy partitions, and cannot keep busy ones waiting.
-- If the buffer is full, a partition with more than its share is *held* until all its records have been taken. Meanwhile
-  its further records are collected elsewhere. A partition that is not busy is never held.
+- A partition is *quiet* if it has only a few records in the buffer and had none before them. Quiet partitions go first,
+  but get at most half of the records that are taken. So a quiet partition does not wait behind busy partitions, and
+  cannot make them wait either.
+- If the buffer is full, a partition with more than its share is *held* until all its records have been taken. Until
+  then, further records of this partition are collected elsewhere. A partition that is not busy is never held.
 - The records of a partition that is *set aside* stay in the buffer, but are not counted and cannot be taken.
 """
 
@@ -16,16 +19,17 @@ from typing import Generic, TypeVar
 P = TypeVar("P", bound=Hashable)
 R = TypeVar("R")
 
-_LEAST_TURN = 16  # the minimum number of records in a turn; turns of single records would cost more than handling them
+_LEAST_TURN = 16  # the smallest turn, in records; turns of single records would cost more than handling the records
 
-_MANY = 32  # the number of waiting partitions above which each is fetched only in small amounts
-_LEAST_SHARE = 65_536  # the smallest share in bytes; a partition with less is not busy, however many partitions wait
+_MANY = 32  # if more partitions than this wait, each is fetched only in small amounts
+# the smallest share, in bytes; a partition with fewer bytes is not busy, however many partitions wait
+_LEAST_SHARE = 65_536
 
 
 class _BufferedPartition(Generic[P, R]):
-    """The waiting records of one partition, in the lists in which they were fetched.
+    """The waiting records of one partition, as a queue of fetched lists.
 
-    Of the first list, the records before the index `start` have been taken.
+    In the first list, the records before the index `start` have already been taken.
     """
 
     __slots__ = ("count", "has_turn", "is_aside", "lists", "name", "size", "start", "topic")
@@ -35,7 +39,7 @@ class _BufferedPartition(Generic[P, R]):
         self.topic = topic
         self.lists: deque[list[R]] = deque()
         self.start = self.count = self.size = 0
-        self.has_turn = False  # whether it is in a queue: that of the quiet partitions, or that of its topic
+        self.has_turn = False  # whether it is in the queue of quiet partitions or in its topic's queue
         self.is_aside = is_aside
 
     @property
@@ -43,7 +47,7 @@ class _BufferedPartition(Generic[P, R]):
         return 0 if self.is_aside else self.count
 
     def pop(self, limit: int) -> list[R]:
-        """Remove and return the first records, at most `limit` of them."""
+        """Remove and return up to `limit` records from the front."""
         taken = self._pop_together(limit)
         while self.lists and len(taken) < limit:
             taken = taken + self._pop_together(limit - len(taken))
@@ -74,12 +78,13 @@ class _BufferedTopic(Generic[P, R]):
 class FetchBuffer(Generic[P, R]):
     """The waiting records of one level.
 
-    The buffer is full when it has more bytes than the caller takes in `seconds`, within the bounds `least` and `most`.
+    The buffer is full when it has more bytes than the caller takes in `seconds`. This limit is never below `least` or
+    above `most`.
 
     Args:
-        least: How many bytes may always wait before partitions are held.
-        most: How many bytes may wait if the caller takes them quickly.
-        seconds: How long the waiting records should last.
+        least: The lowest limit: partitions are never held while fewer bytes than this wait.
+        most: The highest limit, which applies while the caller takes records quickly.
+        seconds: How long the waiting records of a full buffer should last.
     """
 
     def __init__(self, least: int, most: int, seconds: float) -> None:
@@ -94,7 +99,7 @@ class FetchBuffer(Generic[P, R]):
         self._held: dict[P, None] = {}
         self._came: set[P] = set()  # the held partitions with new records since the last call of `release`
         self._count = self._size = self._size_aside = 0
-        self._odd = 0  # alternates between 0 and 1 while single records are taken
+        self._odd = 0  # alternates between 0 and 1 while records are taken one by one
 
     def __len__(self) -> int:
         return self._count
@@ -106,7 +111,7 @@ class FetchBuffer(Generic[P, R]):
 
     @property
     def is_overfull(self) -> bool:
-        """True while many partitions have many waiting bytes, so that each should be fetched only in small amounts."""
+        """True while many partitions have many waiting bytes, so that each should be fetched in small amounts."""
         return self._size > 2 * self._most and len(self._waiting) > _MANY
 
     @property
@@ -161,8 +166,9 @@ class FetchBuffer(Generic[P, R]):
     # Turns
 
     def take(self, limit: int) -> list[R]:
-        """Remove and return the next records, at most `limit` of them."""
-        self._odd = limit + self._odd & 1  # if single records are taken, every second one is from a quiet partition
+        """Remove and return up to `limit` records whose turn is next."""
+        # if records are taken one by one, every second record is from a quiet partition
+        self._odd = limit + self._odd & 1
         turn = max(_LEAST_TURN, limit // max(1, len(self._waiting)))
         taken = self.take_quiet((limit + self._odd) // 2) if self._quiet else []
         while self._turns and len(taken) < limit:
@@ -177,7 +183,7 @@ class FetchBuffer(Generic[P, R]):
         return taken + self.take_quiet(limit - len(taken)) if self._quiet else taken
 
     def take_quiet(self, limit: int) -> list[R]:
-        """Remove and return the next records of quiet partitions, at most `limit` of them."""
+        """Remove and return up to `limit` records of quiet partitions."""
         taken: list[R] = []
         while self._quiet and len(taken) < limit:
             partition = self._quiet[0]
@@ -210,12 +216,12 @@ class FetchBuffer(Generic[P, R]):
     # One partition
 
     def first(self, name: P) -> R | None:
-        """Return the first waiting record of a partition, or None if no record of it waits."""
+        """Return the first waiting record of a partition, or None if no record of the partition waits."""
         partition = self._partitions.get(name)
         return partition.lists[0][partition.start] if partition and partition.count else None
 
     def set_aside(self, name: P) -> None:
-        """Keep back the waiting records of a partition, and those that arrive later, until it is restored."""
+        """Keep back the waiting records of a partition, and its later records, until the partition is restored."""
         self._aside.add(name)
         partition = self._partitions.get(name)
         if partition and not partition.is_aside:
@@ -236,7 +242,7 @@ class FetchBuffer(Generic[P, R]):
                 self._count_in(partition, partition.count, partition.size)
 
     def drop(self, name: P) -> None:
-        """Drop the records of a partition, and stop holding it."""
+        """Drop the records of a partition, and stop holding the partition."""
         self._held.pop(name, None)
         if partition := self._partitions.pop(name, None):
             self._waiting.discard(name)
@@ -245,17 +251,20 @@ class FetchBuffer(Generic[P, R]):
             else:
                 self._count -= partition.count
                 self._size -= partition.size
-            partition.is_aside = True  # so that the queues, which still have it, skip it
+            partition.is_aside = True  # the queues still contain this partition, and skip it because of this
 
     def forget(self, name: P) -> None:
-        """Forget a partition that is no longer read: drop its records, and do not keep it set aside."""
+        """Drop the records of a partition that is no longer read. The partition is then neither held nor set aside."""
         self.drop(name)
         self._aside.discard(name)
 
     # Held partitions
 
     def hold(self) -> list[P]:
-        """If the buffer is full, start to hold all partitions that have more than their share, and return them."""
+        """If the buffer is full, hold all partitions that have more than their share.
+
+        Returns the partitions that were not held before.
+        """
         if not self.is_full:
             return []
         share = self._share()
@@ -265,11 +274,14 @@ class FetchBuffer(Generic[P, R]):
 
     @property
     def wants_more(self) -> bool:
-        """True if partitions are held and the buffer is half empty, so that their collected records should be added."""
+        """True if the collected records of held partitions should be added, because the buffer is half empty."""
         return bool(self._held) and self._size <= self._limit // 2
 
     def release(self) -> list[P]:
-        """Stop holding partitions that have no waiting records, and got none since the last call. Returns them."""
+        """Stop holding partitions that have no waiting records and got no records since the last call.
+
+        Returns these partitions. A partition that is set aside stays held.
+        """
         stay = self._waiting | self._came | self._aside
         released = [name for name in self._held if name not in stay]
         for name in released:

@@ -7,15 +7,15 @@ from headway.errors import ConfigError
 
 
 class GroupSubscription:
-    """The subscriptions of a member's levels, and the level of each of their Kafka topics.
+    """The subscriptions of a member's levels, and the level of each subscribed Kafka topic.
 
-    Invariant: no Kafka topic belongs to two levels. The name of a level topic ends with its level, and a user gives a
-    topic without levels exactly one level.
+    Invariant: no Kafka topic belongs to two levels. The name of a level topic ends with its level, and the user assigns
+    exactly one level to each topic without levels.
 
     Args:
         by_level: The subscription of each of the member's levels.
         all_topics: The level of each Kafka topic that is subscribed to by name, including topics that other members of
-            the same consumer read. By default, only the topics in `by_level`.
+            the same consumer read. By default, these are only the topics in `by_level`.
     """
 
     def __init__(self, by_level: Mapping[int, LevelSubscription], all_topics: Mapping[str, int] | None = None) -> None:
@@ -29,9 +29,9 @@ class GroupSubscription:
 
     @classmethod
     def of(cls, levels: Sequence[int], subscriptions: Sequence[LevelSubscription]) -> "GroupSubscription":
-        """Return the subscription of the member that reads these levels. `subscriptions` has those of all levels.
+        """Return the subscription of the member that reads these levels. `subscriptions` has one item for each level.
 
-        Raises `ConfigError` if the member reads several levels and a pattern is given to one of them.
+        Raises `ConfigError` if the member reads several levels and the user has assigned a pattern to one of them.
         """
         by_level = {level: subscriptions[level] for level in levels}
         patterns = [topic for each in by_level.values() if not each.suffix for topic in each.topics if topic[:1] == "^"]
@@ -48,12 +48,12 @@ class GroupSubscription:
         return cls({level: LevelSubscription([], "") for level in levels})
 
     def kafka_topic(self, topic: str, level: int) -> str:
-        """Return the name of the Kafka topic for a topic at this level."""
+        """Return the name of the Kafka topic that has this level of a topic."""
         return self._by_level[level].kafka_topic(topic)
 
     @property
     def has_level_topics(self) -> bool:
-        """True if the member reads level topics, whose names end with their level."""
+        """True if the member reads level topics (Kafka topics whose names end with a level)."""
         return bool(self._of_suffix)
 
     def reads(self, topic: str, level: int) -> bool:
@@ -74,7 +74,7 @@ class GroupSubscription:
         return (kafka_topic, self._given.get(kafka_topic, 0)) if level is None else (topic, level)
 
     def level_of(self, kafka_topic: str | None) -> int | None:
-        """Return the level that is affected by a problem with this Kafka topic.
+        """Return the level that a problem with this Kafka topic affects.
 
         Returns None if the problem affects all levels of the member.
         """
@@ -84,7 +84,7 @@ class GroupSubscription:
         return self.address(kafka_topic)[1] if known and kafka_topic else None
 
     def keeps_addresses_of(self, other: "GroupSubscription") -> bool:
-        """Return whether each Kafka topic of another subscription has the same topic and level in this subscription."""
+        """Return whether all Kafka topics of another subscription have the same topic and level in this one."""
         if self._only is not None or self._of_suffix:
             return self._suffixes == other._suffixes
         return other._suffixes == {""} and other._given.items() <= self._given.items()

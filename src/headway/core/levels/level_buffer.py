@@ -1,4 +1,4 @@
-"""A buffer of records that were fetched from one level and not yet taken.
+"""A buffer for records that were fetched from one level and have not been taken yet.
 
 Invariants: records are taken in the order in which they arrived. No batch has a later arrival time than the batch after
 it. The length is the number of records that `take` can still return.
@@ -32,7 +32,7 @@ class LevelBuffer(Generic[R]):
             self._length += len(records)
 
     def take(self, limit: int) -> list[R]:
-        """Remove and return the first records, at most `limit` of them."""
+        """Remove and return up to `limit` records from the front."""
         taken: list[R] = []
         while self._batches and len(taken) < limit:
             arrived, batch = self._batches.popleft()

@@ -17,7 +17,8 @@ from headway.errors import ConfigError
 MOST_LEVELS = 1000
 """The highest allowed number of levels.
 
-A higher number must be a mistake, because each level has a Kafka topic, a consumer group, and a client in each member.
+A higher number is surely a mistake, because each level needs a Kafka topic, a consumer group, and a client in each
+member.
 """
 
 _VALID_NAMES = "1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
@@ -31,7 +32,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def how_to_create(topic: str, levels: int | None = None) -> str:
-    """Return a sentence that tells users how to create a topic, or that its name is not valid in Kafka.
+    """Return a sentence for users: how to create a topic, or why its name is not valid in Kafka.
 
     >>> how_to_create("orders", 3)
     'Create it with `headway topics create orders --levels 3`.'
@@ -46,9 +47,10 @@ def how_to_create(topic: str, levels: int | None = None) -> str:
 
 
 def what_there_is(topic: str, existing: Collection[str]) -> str:
-    """Return a sentence that suggests a topic which exists instead of a missing one, or "" if there is no such topic.
+    """Return a sentence that suggests an existing topic in place of a missing one, or "" if there is no such topic.
 
-    If a topic is missing, these are its levels. If a level is missing, it is the topic without levels.
+    If a topic without levels is missing, the sentence suggests the topic's levels. If a level is missing, the sentence
+    suggests the topic without levels.
 
     >>> what_there_is("orders", {"orders-0", "orders-1"})
     'The levels orders-0 to orders-1 exist: use a Producer with levels=2, or send to one of them by its name.'
@@ -70,13 +72,13 @@ def what_there_is(topic: str, existing: Collection[str]) -> str:
 def level_topic(topic: str, level: int) -> str:
     """Return the name of the Kafka topic that has one level of a topic.
 
-    Raises `ConfigError` for a level below 0, and for a topic that is not text.
+    Raises `ConfigError` if the level is not a whole number of at least 0, or if the topic is not a string.
 
     >>> level_topic("orders", 2)
     'orders-2'
     """
     try:
-        number = operator.index(level)  # accepts members of an `IntEnum`, and True as 1
+        number = operator.index(level)  # accepts members of an `IntEnum`, and also True, which counts as 1
     except TypeError:
         raise ConfigError(f"The level of {topic} is {level!r}; it must be a whole number.") from None
     if number < 0:
@@ -98,7 +100,7 @@ def level_group(group: str, level: int) -> str:
 
 
 def is_topic_or_level(name: str, topic: str, level: int | None = None) -> bool:
-    """Return whether a Kafka topic is this topic, or has the name of one of its levels.
+    """Return whether a Kafka topic is this topic, or has the name of one of this topic's levels.
 
     If `level` is given, only the name of this level counts.
 
@@ -112,7 +114,7 @@ def is_topic_or_level(name: str, topic: str, level: int | None = None) -> bool:
 
 
 def matches(topic: str, name: str) -> bool:
-    """Return whether a subscription to `topic`, a name or a pattern, includes the Kafka topic `name`.
+    """Return whether a subscription to `topic`, which is a name or a pattern, includes the Kafka topic `name`.
 
     Patterns are POSIX extended regular expressions, because librdkafka evaluates them. If Python cannot compile a
     pattern, this returns True.
@@ -136,25 +138,26 @@ def groups_of(group: str, levels: int | None, *, per_level: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LevelSubscription:
-    """The Kafka topics and patterns to which the consumer of one level subscribes, and the suffix of their names."""
+    """The Kafka topics and patterns that one level's consumer subscribes to, and the suffix of the topics' names."""
 
     topics: list[str]
     suffix: str
 
     def kafka_topic(self, topic: str) -> str:
-        """Return the name of the Kafka topic for a topic at this level."""
+        """Return the name of the Kafka topic that has this level of a topic."""
         return topic + self.suffix
 
     def reads(self, topic: str) -> bool:
         """Return whether this level can read a topic.
 
-        A level with level topics can read any topic. Otherwise, it can read the topics that were given this level.
+        A level with level topics can read any topic. Otherwise, it can read only the topics to which the user has
+        assigned this level.
         """
         return bool(self.topics) and (bool(self.suffix) or any(matches(each, topic) for each in self.topics))
 
 
 def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str] | dict[str, int]:
-    """Return the topics as a new list or dict, so that an iterator is read only once.
+    """Return the topics as a new list or dict. An iterator is read only here, and only once.
 
     Raises `ConfigError` for a name that is not valid in Kafka. In a pattern, only the characters are checked.
 
@@ -188,7 +191,7 @@ def level_subscriptions(topics: Sequence[str], levels: int) -> list[LevelSubscri
 
 
 def by_given_level(given: Mapping[str, int], levels: int) -> list[LevelSubscription]:
-    """Return the subscription of each level to the topics without levels that are given this level, as in KIP-349.
+    """Return each level's subscription to the topics without levels that the user has assigned to it, as in KIP-349.
 
     >>> [s.topics for s in by_given_level({"payments": 1, "clicks": 0}, 2)]
     [['clicks'], ['payments']]
@@ -207,7 +210,7 @@ def by_given_level(given: Mapping[str, int], levels: int) -> list[LevelSubscript
 def subscriptions(topics: Sequence[str] | Mapping[str, int], levels: int | None) -> list[LevelSubscription]:
     """Return the subscription of each level's consumer.
 
-    If `levels` is None, there is a single subscription to topics without levels that have exactly these names.
+    If `levels` is None, there is one subscription, to topics without levels that have exactly these names.
 
     >>> [s.topics for s in subscriptions(["orders"], None)], [s.topics for s in subscriptions({"clicks": 0}, 2)]
     ([['orders']], [['clicks'], []])
@@ -218,7 +221,9 @@ def subscriptions(topics: Sequence[str] | Mapping[str, int], levels: int | None)
 
 
 def unread_levels(subscriptions: Sequence[LevelSubscription], existing: Collection[str]) -> list[str]:
-    """Return the existing Kafka topics of the level above the highest subscribed one, because nobody would read them.
+    """Return the existing Kafka topics of the level above the highest subscribed level.
+
+    No consumer would read these topics.
 
     >>> unread_levels(level_subscriptions(["orders", "clicks"], 2), ["orders-0", "orders-1", "orders-2", "clicks-1"])
     ['orders-2']
@@ -231,5 +236,5 @@ def unread_levels(subscriptions: Sequence[LevelSubscription], existing: Collecti
 def _at_level(topic: str, level: int) -> str:
     if not topic.startswith("^"):
         return level_topic(topic, level)
-    # The suffix must follow the whole pattern, including its alternatives, and end the name.
+    # The suffix must follow the whole pattern, including all its alternatives, and must be at the end of the name.
     return f"^({topic[1:].removesuffix('$')})-{level}$"

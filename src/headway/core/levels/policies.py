@@ -1,14 +1,14 @@
 """The three policies that divide each poll, or each micro-batch of Spark, among the levels.
 
-There are other policies for the slots of parallel processing (`core/engine/slot_policies.py`) and for the turns of a
-producer (`core/producer/turn_policies.py`).
+Parallel processing has its own policies for slots (`core/engine/slot_policies.py`), and a producer has its own policies
+for turns (`core/producer/turn_policies.py`).
 
 A policy is called twice per round. `demand` returns how many records to fetch from each level, and `split` returns how
 many of the waiting records to hand out now. Both methods get the buffers of all levels, lowest level first.
 
-Invariants: `split` never returns more records than the limit, and never more than are waiting. `fair` and `strict` use
-the whole limit if enough records are waiting, at whatever levels; they are work-conserving. Under `fair`, a level that
-always has records gets its share in every period. Under `strict`, no record waits forever.
+Invariants: `split` never hands out more records than the limit, and never more than are waiting. `fair` and `strict`
+are work-conserving: they use the whole limit if enough records are waiting, at whichever levels these are. Under
+`fair`, a level that always has records gets its share in every period. Under `strict`, no record waits forever.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from headway.errors import ConfigError
 
 
 class Backlog(Protocol):
-    """The waiting records of one level: a level buffer, or the unread offsets of a Spark query."""
+    """The waiting records of one level, in a level buffer or as the unread offsets of a Spark query."""
 
     def __len__(self) -> int: ...
 
@@ -44,15 +44,15 @@ class Policy(Protocol):
         ...
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return how many waiting records of each level to hand out, at most `limit` in total."""
+        """Return how many waiting records of each level to hand out. The total is at most `limit`."""
         ...
 
 
 class CapacityBurst:
-    """The policy of the Java priority client: fixed shares, and one level at a time may use what others leave unused.
+    """The policy of the Java priority client: fixed shares, and one level at a time may also use unused capacity.
 
-    If a level bursts while the others suddenly get records, more than the limit can be waiting. Then the rest stays in
-    the buffers for the next round.
+    If a level bursts and the other levels suddenly get records, more records than the limit can be waiting. The surplus
+    stays in the buffers for the next round.
     """
 
     def __init__(self, shares: Sequence[int], window_size: int = 6, threshold: int = 4) -> None:
@@ -65,9 +65,9 @@ class CapacityBurst:
         return [max(0, share - len(buffer)) for share, buffer in zip(shares, buffers, strict=True)]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return how many records of each level to hand out: all that are waiting up to the limit, highest level first.
+        """Return how many records of each level to hand out: all waiting records up to the limit, highest level first.
 
-        The number of waiting records of each level is added to its window.
+        The number of waiting records of each level is also added to the level's window.
         """
         for window, buffer in zip(self._windows, buffers, strict=True):
             window.add(len(buffer))
@@ -77,10 +77,10 @@ class CapacityBurst:
 class Fair:
     """The policy that gives the levels records in proportion to their shares, without leaving capacity unused.
 
-    Each pick goes to the level with the earliest virtual deadline among those with waiting records. The next deadline
-    of a level is one stride, the inverse of its share, after its last one. A level that was idle resumes at the present
-    virtual time, so that idle time earns no credit. (Start-time fair queueing, Goyal, Vin and Cheng 1996; stride
-    scheduling, Waldspurger 1995.)
+    Each pick goes to the level with the earliest virtual deadline among the levels with waiting records. The deadlines
+    of a level are one stride apart; the stride is the inverse of the level's share. A level that was idle resumes at
+    the current virtual time, so that idle time earns no credit. (Start-time fair queueing, Goyal, Vin and Cheng 1996;
+    stride scheduling, Waldspurger 1995.)
     """
 
     def __init__(self, shares: Sequence[int]) -> None:
@@ -95,11 +95,17 @@ class Fair:
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return how many picks each level gets. The earliest deadlines go first; on a tie the higher level wins."""
+        """Return how many records to take from each level.
+
+        The earliest deadline goes first; on a tie, the higher level does.
+        """
         return self.pick([len(buffer) for buffer in buffers], limit)
 
     def pick(self, waiting: Sequence[int], limit: int) -> list[int]:
-        """Return how many records to take from each level, given how many are waiting at each."""
+        """Return how many records to take from each level.
+
+        `waiting` has the number of waiting records of each level.
+        """
         if sum(waiting) <= limit:
             self._start_over()
             return list(waiting)
@@ -111,7 +117,7 @@ class Fair:
     def pick_one(self, waiting: Sequence[int]) -> int | None:
         """Return the level of the next pick, or None if no level waits.
 
-        This is much faster than `pick` with limit 1.
+        This method is much faster than `pick` with a limit of 1.
         """
         starts, idle = self._starts, self._idle
         earliest, chosen = 0, None
@@ -141,7 +147,7 @@ class Fair:
     def _earliest(self, waiting: Sequence[int], limit: int) -> list[int]:
         """Return how many picks each level gets, up to the limit.
 
-        Most of them are found by bisection over the deadline, and the last ones one by one.
+        Most picks are found by bisection over the deadline, and the last few are chosen one by one.
         """
         starts, strides = self._starts, self._strides
 
@@ -186,7 +192,7 @@ class Strict:
     """The policy that serves the highest level first.
 
     A record that has waited longer than `max_wait` seconds counts as a record of the highest level. Among levels with
-    such records, the level with the oldest record goes first. On a tie, the higher level does.
+    such records, the level with the oldest record goes first. On a tie, the higher level goes first.
     """
 
     def __init__(self, capacity: int, max_wait: float) -> None:
@@ -198,9 +204,9 @@ class Strict:
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return how many records of each level to hand out, at most `limit` in total.
+        """Return how many records of each level to hand out. The total is at most `limit`.
 
-        Records that have waited too long come first, and then those of the highest levels.
+        Records that have waited too long come first, and then the records of the highest levels.
         """
         overdue = self._overdue(buffers, limit, now)
         rest = [len(buffer) - count for buffer, count in zip(buffers, overdue, strict=True)]
@@ -210,8 +216,8 @@ class Strict:
         counts = [buffer.count_from_before(now - self._max_wait) for buffer in buffers]
         if sum(counts) <= limit:
             return counts
-        # A backlog that existed before the start counts as having waited equally long at all levels, because its age
-        # is not known.
+        # The age of a backlog that existed before the start is not known, so it is assumed to be the same at all
+        # levels.
         by_wait = sorted(
             (level for level, count in enumerate(counts) if count), key=lambda i: (buffers[i].oldest() or now, -i)
         )
@@ -262,7 +268,7 @@ def highest_and_overdue(oldest: Iterable[float | None], before: float) -> tuple[
     """Return the highest level with waiting records, and the overdue level whose first record has waited longest.
 
     `oldest` has, for each level, the arrival time of its first waiting record, or None if no record waits. A level is
-    overdue if this time is earlier than `before`. Both results can be None.
+    overdue if this time is earlier than `before`. Each of the two results can be None.
 
     >>> highest_and_overdue([3.0, 2.0, 7.0, None], before=5.0)
     (2, 1)

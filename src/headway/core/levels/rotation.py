@@ -1,8 +1,8 @@
-"""Round robin among members, which are topics or partitions, in which a member that gets new attempts goes first.
+"""Round robin among topics or partitions, called members. A member that gets attempts after it had none goes first.
 
 Invariants: a member that has ready attempts waits for at most two turns of each other member. A member that had no
-ready attempts goes first once in a round. So a quiet member does not wait behind many busy ones, and cannot delay them
-either. (RFC 8290, section 4.2, does this with flows of packets.)
+ready attempts goes first, but only once per round. So a quiet member does not wait behind many busy members, and cannot
+delay them either. (RFC 8290, section 4.2, treats flows of packets in the same way.)
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ class Rotating(Protocol):
 
     @property
     def ready(self) -> int:
-        """The number of its ready attempts."""
+        """The number of ready attempts of this topic or partition."""
         ...
 
 
@@ -33,11 +33,11 @@ class Rotation(Generic[M]):
         self._old: deque[M] = deque()
 
     def __len__(self) -> int:
-        """Return the number of members in the rotation. Some of them may have no ready attempts."""
+        """Return the number of members in the rotation. Some of these members may have no ready attempts."""
         return len(self._new) + len(self._old)
 
     def join(self, member: M) -> None:
-        """Add a member ahead of those that had a turn, unless it is already in the rotation."""
+        """Add a member, unless it is already in the rotation. Members that have had a turn come after it."""
         if not member.in_rotation:
             member.in_rotation = True
             self._new.append(member)

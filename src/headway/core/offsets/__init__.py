@@ -1,1 +1,1 @@
-"""Offsets: which offsets of a partition are complete, and the map of them in the metadata of a commit."""
+"""Offsets: which offsets of a partition are complete, and the offset map in the metadata of a commit."""

@@ -1,4 +1,4 @@
-"""The metadata of a group's commit: an offset map, the metadata of Kafka Streams, or that of another program."""
+"""The metadata of a group's commit: an offset map, or metadata that Kafka Streams or another program has written."""
 
 import struct
 from base64 import b64decode
@@ -21,9 +21,9 @@ class CommitMetadata(NamedTuple):
     """The content of a commit's metadata.
 
     `encoding` is the name of an encoding of offset maps, "none" if there is no metadata, a version of Kafka Streams, or
-    "unknown". If it is unknown, `reason` says why. `stream_time` is the time of the partition in Kafka Streams, in
-    milliseconds since the epoch, or -1 if it has no time yet. Only offset maps that Headway has written have a
-    `trailer`.
+    "unknown". If the encoding is unknown, `reason` says why. `stream_time` is the time of the partition in Kafka
+    Streams, in milliseconds since the epoch, or -1 if the partition has no time yet. Only offset maps that Headway has
+    written have a `trailer`.
     """
 
     encoding: str
@@ -36,9 +36,9 @@ class CommitMetadata(NamedTuple):
 def read_metadata(
     text: str | bytes, offset: int, log_end: int | None = None, log: bytes | None = None
 ) -> CommitMetadata:
-    """Decode the metadata of a commit. No content raises an error.
+    """Decode the metadata of a commit. This function raises no error, whatever the content is.
 
-    The encoding is "unknown" for an offset map that was written for another offset, or for a log with another mark than
+    The encoding is "unknown" for an offset map that was written for another offset, or for a log whose mark is not
     `log`.
 
     >>> read_metadata("bAAFGgA=", 100).offset_map
@@ -70,19 +70,19 @@ class Done:
         self._edges = list(accumulate(offset_map.runs, initial=offset_map.offset))
 
     def __contains__(self, offset: object) -> bool:
-        # Offsets change between done and not done at each edge. The number of edges is odd, because the last run of a
-        # map is complete.
+        # Each edge is between an offset that is done and one that is not. Offsets below the first edge are done. The
+        # number of edges is odd, because the last run of a map is complete.
         return isinstance(offset, int) and bisect_right(self._edges, offset) % 2 == 0
 
 
 def with_done(before: OffsetMap, existing: Sequence[int], done: Iterable[int]) -> OffsetMap:
-    """Return the map in which more offsets are marked as done.
+    """Return the map that results when more offsets are marked as done.
 
     Args:
-        before: The map of the offsets that were done before.
-        existing: The offsets of all records in the part of the log that was read, from its start on, in ascending
-            order. An offset that is missing has no record, so the committed offset can pass it.
-        done: The offsets that are done now.
+        before: The map of the offsets that are already done.
+        existing: The offsets of all records in the part of the log that was read, from the start of the log, in
+            ascending order. An offset that is missing has no record, so the committed offset can pass it.
+        done: The offsets to mark as done.
 
     >>> with_done(OffsetMap(0), [3, 4, 6, 7], [4, 6])
     OffsetMap(offset=3, runs=(1, 3))
@@ -95,14 +95,14 @@ def with_done(before: OffsetMap, existing: Sequence[int], done: Iterable[int]) -
 
 
 def without_done(before: OffsetMap, undone: Iterable[int]) -> OffsetMap:
-    """Return the map in which these offsets are marked as not done. They can also be below the map's own offset.
+    """Return the map that results when these offsets are marked as not done. Some can be below the map's own offset.
 
     >>> without_done(OffsetMap(5, (1, 3)), [3, 7])
     OffsetMap(offset=3, runs=(1, 1, 1, 1, 1, 1))
     """
     removed = sorted(set(undone))
     offset = min(before.offset, removed[0]) if removed else before.offset
-    edges = [offset]  # the runs between two edges are not done and done in turn
+    edges = [offset]  # runs of offsets lie between two edges; the first run is not done, the second is done, and so on
     for done in (range(offset, before.offset), *before.complete):
         start = done.start
         for hole in removed[bisect_left(removed, done.start) : bisect_left(removed, done.stop)]:

@@ -1,4 +1,4 @@
-"""Decides where to resume reading a partition if its log does not have the next offset."""
+"""Decides where to resume reading a partition whose log does not have the next offset."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -24,7 +24,7 @@ RESETS: Final[Mapping[str, Reset]] = {
 
 
 class LostPlace(NamedTuple):
-    """The next offset to read, and the offsets that the log has now: from `first` to the one before `end`."""
+    """The next offset to read, and the offsets that the log has: from `first` up to, but not including, `end`."""
 
     offset: int
     first: int
@@ -55,7 +55,7 @@ class LostPlace(NamedTuple):
         return {Reset.EARLIEST: self.first, Reset.LATEST: self.end, Reset.ERROR: None}[reset]
 
     def sentence(self, topic: str, partition: int, reset: Reset) -> str:
-        """Return sentences that describe what was lost, and what happens next."""
+        """Return a description, in one or more sentences, of the loss and of what happens next."""
         which = f"partition {partition} of {topic}"
         if self.deleted:
             count = f"{self.deleted} {'records' if self.deleted > 1 else 'record'}"

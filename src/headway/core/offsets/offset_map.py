@@ -1,18 +1,18 @@
 """Offset maps: the complete offsets above a committed offset, encoded as text in the metadata of the commit.
 
-The Java parallel consumer decodes the text from Base64, and reads a magic byte and the body after it. It ignores bytes
-after the bits of a bitset, and its decompressor skips frames that the zstd format declares skippable. Headway puts its
-trailer in these places: after a bitset, or in a skippable frame before a compressed body. Uncompressed run lengths have
-no place for a trailer.
+The Java parallel consumer decodes the text from Base64, and reads a magic byte and the body after it. That consumer
+ignores bytes after the bits of a bitset, and its decompressor skips frames that the zstd format declares skippable. So
+Headway puts its trailer after a bitset, or in a skippable frame before a compressed body. Uncompressed run lengths
+leave no space for a trailer.
 
 Invariants:
 - Without a trailer, the text is byte for byte equal to what the Java parallel consumer writes. With a trailer, the Java
   parallel consumer reads the same map from it.
 - Nothing in a text is trusted. The length of the text bounds the memory that is allocated, and the end of the log
-  bounds the offsets. Whatever the text is, only `OffsetMapError` is raised.
-- A map is canonical: its runs are incomplete and complete in turn, only the first run can have the length 0, and the
-  last run is complete. If there are no runs, the text is empty.
-- A lost map only causes records to be delivered again, but a wrong map loses records. So if in doubt, the map is
+  bounds the offsets. Whatever the text is, decoding raises no error except `OffsetMapError`.
+- A map is canonical: incomplete and complete runs alternate, only the first run can have the length 0, and the last run
+  is complete. If there are no runs, the text is empty.
+- A lost map only causes records to be delivered again, but a wrong map causes records to be lost. So a doubtful map is
   ignored.
 """
 
@@ -31,7 +31,7 @@ from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, check_fits, enc
 from headway.errors import OffsetMapError
 
 MAX_CHARACTERS = 4096  # the brokers' default offset.metadata.max.bytes
-LEAST_WINDOW = 1000  # how far a partition may always get ahead of its first gap, even if the map is too large
+LEAST_WINDOW = 1000  # how many offsets a partition may always get ahead of its first gap, even if the map is too large
 
 _NAMES = {
     b"l": "bitset v1",
@@ -45,29 +45,32 @@ _NAMES = {
     b"\x01": "Kafka Streams v1",
     b"\x02": "Kafka Streams v2",
 }
-_INTEGER = {b"l": "h", b"o": "i", b"n": "h", b"e": "i"}  # the `struct` code of a length: v1 has 16 bits, v2 has 32
-_LONGEST = {"h": 2**15 - 1, "i": 2**31 - 1}  # Java's integers are signed
+# the `struct` code of a length, which has 16 bits in v1 and 32 in v2
+_INTEGER = {b"l": "h", b"o": "i", b"n": "h", b"e": "i"}
+_LONGEST = {"h": 2**15 - 1, "i": 2**31 - 1}  # the maximum of each code; Java's integers are signed
 _TWINS = {b"l": b"a", b"o": b"s", b"n": b"J", b"e": b"p"}
 _PLAIN = {twin: plain for plain, twin in _TWINS.items()}
 _BITSETS = (b"l", b"o")
 
-_ZSTD_FROM_BYTES = 200  # compression is tried only if all plain bodies have at least this many bytes, as in Java
-_ZSTD_WITH_TRAILER_FROM_BYTES = 20  # run lengths with a trailer must be compressed, and then have about this many bytes
-_WIDEST_BITSET = 2**20  # the maximum number of offsets in a bitset; above it, run lengths are as small and cheaper
-_MAX_BODY_BYTES = 2**20  # the maximum size of a decompressed body, which is that of a bitset of 8 million offsets
-_MAX_RUNS = 2**20  # more than Headway writes; must be bounded, as a run takes one bit of text but many bytes of memory
-_MAX_WINDOW_BYTES = 2**23  # the most memory for decompression; the Java parallel consumer's frames declare 2 MiB
+_ZSTD_FROM_BYTES = 200  # as in Java, compression is tried only if all plain bodies have at least this many bytes
+_ZSTD_WITH_TRAILER_FROM_BYTES = 20  # run lengths with a trailer must be compressed, which takes about this many bytes
+# the maximum number of offsets in a bitset; for more offsets, run lengths are as small and take less time
+_WIDEST_BITSET = 2**20
+_MAX_BODY_BYTES = 2**20  # the maximum size of a decompressed body: the size of a bitset for 8 million offsets
+_MAX_RUNS = 2**20  # more than Headway writes; bounded because a run takes one bit of the text but many bytes of memory
+_MAX_WINDOW_BYTES = 2**23  # the memory limit for decompression; the frames of the Java parallel consumer declare 2 MiB
 
-_EMPTY_BITSET = b"l\0\0"  # precedes a trailer if there is no map
-_SKIPPABLE = struct.pack("<I", 0x184D2A5D)  # the start of a frame that every zstd decoder skips; its size comes next
-_SKIPPABLE_HEADER = 8  # the bytes before the content of a skippable frame
+_EMPTY_BITSET = b"l\0\0"  # written before a trailer if there is no map
+# the start of a frame that every zstd decoder skips; the frame's size follows
+_SKIPPABLE = struct.pack("<I", 0x184D2A5D)
+_SKIPPABLE_HEADER = 8  # the number of bytes before the content of a skippable frame
 _LEAST_FRAME = 9  # zstd adds at least this many bytes to a body
 
 
 class OffsetMap(NamedTuple):
-    """The state of a partition from its committed offset on.
+    """The complete and incomplete offsets of a partition, starting at its committed offset.
 
-    `runs` has the lengths of runs of offsets, which are incomplete and complete in turn.
+    `runs` has the lengths of alternating runs of incomplete and complete offsets.
 
     >>> OffsetMap(100, (1, 2, 1, 3)).complete
     [range(101, 103), range(104, 107)]
@@ -99,7 +102,7 @@ class Commit(NamedTuple):
     """The offset and the metadata to commit for a partition.
 
     `pressed` is True if the map is so large that the partition should receive no new records. If the map did not fit,
-    `kept` is the part of it that the metadata contains; otherwise it is None.
+    `kept` is the part of the map that the metadata contains; otherwise `kept` is None.
     """
 
     offset: int
@@ -109,7 +112,7 @@ class Commit(NamedTuple):
 
 
 def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
-    """Return the canonical map for the lengths of incomplete and complete runs in turn. Lengths of 0 are allowed.
+    """Return the canonical map for the lengths of alternating incomplete and complete runs. Lengths can be 0.
 
     Equal states of a partition have equal canonical maps.
 
@@ -141,9 +144,9 @@ def commit_of(
 ) -> Commit:
     """Build a commit with the offset and as much of its map as fits in `limit` characters.
 
-    If the map does not fit, the text contains the part that an earlier commit already `remembered`, and as much of the
-    map's beginning as fits in addition. The remaining space is for the failed attempts in the trailer. If they do not
-    all fit, the lowest counts are left out first.
+    If the map does not fit, the text contains the part that an earlier commit already contained (`remembered`), and as
+    much of the map's beginning as fits in addition. The remaining space is for the failed attempts in the trailer. If
+    not all attempts fit, the lowest counts are left out first.
 
     >>> commit_of(OffsetMap(5, (1, 49995)))
     Commit(offset=5, metadata='ZQAAAAEAAMNL', pressed=False, kept=None)
@@ -167,13 +170,15 @@ def commit_of(
 def _shortened(
     whole: OffsetMap, length: int, limit: int, remembered: OffsetMap, stamp: bytes
 ) -> tuple[OffsetMap, bytes]:
-    """Return the part of a map that fits, and its payload. It includes the remembered part if this fits at all.
+    """Return the part of a map that fits, and its payload.
+
+    The result includes the remembered part of the map if that part fits at all.
 
     `length` is the length of the text for the whole map.
     """
     pairs = len(whole.runs) // 2
     while pairs > 0:
-        # Estimate the number of runs from the last length, assuming that all runs take equal space.
+        # Estimate how many runs fit from the length of the last text, assuming that all runs take equal space.
         pairs = min(pairs - 1, int(pairs * limit / length) if length else 0)
         kept = _with_more(OffsetMap(whole.offset, whole.runs[: 2 * pairs]), remembered)
         payload = _encoded(kept, stamp)
@@ -185,7 +190,7 @@ def _shortened(
 
 def _with_attempts(offset_map: OffsetMap, payload: bytes, limit: int, trailer: Trailer) -> bytes:
     """Return the payload of this map with as many of the trailer's attempts as fit in `limit` characters."""
-    size = limit // 4 * 3  # the size of a payload in bytes
+    size = limit // 4 * 3  # the maximum size of a payload, in bytes
     if not payload:  # a text without a map has a trailer only if the trailer has attempts
         packed = pack_within(trailer, size - len(_EMPTY_BITSET))
         with_attempts = _EMPTY_BITSET + packed
@@ -196,17 +201,17 @@ def _with_attempts(offset_map: OffsetMap, payload: bytes, limit: int, trailer: T
 
 
 def _with_more(beginning: OffsetMap, other: OffsetMap) -> OffsetMap:
-    """Return the map `beginning`, with the complete offsets of `other` that are above its end."""
+    """Return the map `beginning`, extended by the complete offsets of `other` that are above the end of `beginning`."""
     ranges = [each for each in other.complete if each.stop > beginning.end]
     edges = [beginning.end, *(edge for each in ranges for edge in (max(each.start, beginning.end), each.stop))]
     return canonical(beginning.offset, [*beginning.runs, *(stop - start for start, stop in pairwise(edges))])
 
 
 def encode(offset_map: OffsetMap, trailer: Trailer | None = None) -> str:
-    """Return the smallest text for a map, without a limit.
+    """Return the smallest text for a map, whatever its length is.
 
-    The text is empty if no offset above the map's offset is complete, or if a run is too long for every encoding: 2³¹
-    offsets or more.
+    The text is empty if no offset above the map's offset is complete, or if a run has 2³¹ offsets or more, which is too
+    long for every encoding.
 
     >>> encode(OffsetMap(0, (1, 1, 1, 2)))
     'bAAFGgA='
@@ -220,15 +225,17 @@ def encode(offset_map: OffsetMap, trailer: Trailer | None = None) -> str:
 
 
 def decode_map(text: str | bytes, offset: int, log_end: int | None = None) -> OffsetMap:
-    """Decode the map that was committed with `offset`. If the text is empty, no offset above it is complete.
+    """Decode the map that was committed with `offset`. If the text is empty, no offset above `offset` is complete.
 
     Args:
         text: The metadata of the commit.
         offset: The committed offset. A text that the Java parallel consumer wrote does not contain it.
-        log_end: The end offset of the partition, if known. A map that reaches beyond it belongs to another log.
+        log_end: The end offset of the partition, if known. A map that reaches beyond this offset belongs to another
+            log.
 
     Raises:
-        OffsetMapError: The text is damaged, was written by another program or for another commit, or is not possible.
+        OffsetMapError: The text is damaged, was written by another program or for another commit, or claims an
+            impossible state.
 
     >>> decode_map("bAAFGgA=", 100)
     OffsetMap(offset=100, runs=(1, 1, 1, 2))
@@ -241,8 +248,8 @@ def decode_with_trailer(
 ) -> tuple[OffsetMap, Trailer | None]:
     """Decode the map that was committed with `offset`, and the trailer, which is None if the text has no trailer.
 
-    `log` is the mark of the partition's log, as returned by `log_mark`, or None if it is not known. The other arguments
-    and the errors are the same as in `decode_map`.
+    `log` is the mark of the partition's log, as returned by `log_mark`, or None if the mark is not known. The other
+    arguments and the errors are the same as in `decode_map`.
     """
     payload = _payload(text)
     if not payload:
@@ -259,7 +266,10 @@ def decode_with_trailer(
 
 
 def names_a_log(text: str | bytes) -> bool:
-    """Return whether a text names a log, so that only a reader that knows the id of the topic can use it safely."""
+    """Return whether a text names a log.
+
+    Such a text can be used safely only by a reader that has the id of the topic.
+    """
     try:
         packed = _runs(_payload(text))[1] if text else b""
         return bool(packed) and bool(unpack(packed).log)
@@ -268,7 +278,7 @@ def names_a_log(text: str | bytes) -> bool:
 
 
 def encoding_name(text: str | bytes) -> str:
-    """Return the name of the encoding of commit metadata. The metadata of Kafka Streams is recognised, too.
+    """Return the name of the encoding of commit metadata. The function also recognises the metadata of Kafka Streams.
 
     >>> encoding_name("bAAFGgA="), encoding_name("AQAAAZrwQVAA")
     ('bitset v1', 'Kafka Streams v1')
@@ -298,7 +308,7 @@ def _encoded(offset_map: OffsetMap, trailer: bytes) -> bytes:
 
 
 def _encoded_with_trailer(runs: Sequence[int], trailer: bytes) -> bytes:
-    """Return the smallest payload with a trailer: the trailer is after a bitset or before a compressed body."""
+    """Return the smallest payload that includes a trailer, which is after a bitset or before a compressed body."""
     bodies = list(_plain_bodies(runs, more=_SKIPPABLE_HEADER + _LEAST_FRAME))
     # The trailer replaces the zero byte that Java adds after a bitset.
     payloads = [magic + body[:-1] for magic, body in bodies if magic in _BITSETS]
@@ -311,7 +321,7 @@ def _encoded_with_trailer(runs: Sequence[int], trailer: bytes) -> bytes:
 
 
 def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each uncompressed encoding that can represent the map and might be the smallest one, as (magic, body).
+    """Yield a pair (magic, body) for each uncompressed encoding that can represent the map and might be the smallest.
 
     `more` is the number of bytes that run lengths need in addition to their body.
     """
@@ -322,8 +332,8 @@ def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, b
             smallest = min(smallest, len(body) + more)
             yield magic, body
     width = sum(runs)
-    # A bitset needs to be built only if it might be the smallest. The length of an uncompressed bitset is known in
-    # advance, and bodies shorter than `_ZSTD_FROM_BYTES` are never compressed.
+    # Build a bitset only if it might be the smallest body. The length of an uncompressed bitset is known in advance,
+    # and bodies shorter than `_ZSTD_FROM_BYTES` are never compressed.
     if width <= (8 * smallest if smallest < _ZSTD_FROM_BYTES else _WIDEST_BITSET):
         bits = _bits(runs, width)
         for magic in (b"l", b"o"):
@@ -332,13 +342,16 @@ def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, b
 
 
 def _bits(runs: Sequence[int], width: int) -> bytes:
-    """Return one bit per offset, lowest first, where 1 means complete, and then the zero byte that Java adds."""
+    """Return one bit per offset, lowest first, where 1 means complete.
+
+    The zero byte that Java adds follows the bits.
+    """
     digits = b"".join(map(mul, cycle((b"0", b"1")), runs))
     return int(digits[::-1], 2).to_bytes((width + 7) // 8 + 1, "little")
 
 
 def _compress(body: bytes) -> bytes:
-    # Compress as a stream, so that the frame header omits the content size, as the Java parallel consumer's does.
+    # Compress as a stream to omit the content size from the frame header, as the Java parallel consumer does.
     compressor = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
     return compressor.compress(body) + compressor.flush()
 
@@ -346,7 +359,7 @@ def _compress(body: bytes) -> bytes:
 def _payload(text: str | bytes) -> bytes:
     try:
         return b64decode(text, validate=True)
-    except (binascii.Error, ValueError):  # ValueError: the text is not ASCII
+    except (binascii.Error, ValueError):  # ValueError means that the text is not ASCII
         raise OffsetMapError(
             "The commit metadata is not Base64: it is damaged, or another program has written it."
         ) from None
@@ -354,14 +367,14 @@ def _payload(text: str | bytes) -> bytes:
 
 def _name(payload: bytes) -> str:
     name = _NAMES.get(payload[:1]) if payload else "none"
-    # Metadata of Kafka Streams has a version byte, 8 bytes of time, and in version 2 possibly more.
+    # Metadata of Kafka Streams has a version byte and 8 bytes of time. Version 2 can have more bytes.
     if name is None or (payload[:1] in (b"\x01", b"\x02") and len(payload) < 9):
         raise OffsetMapError(f"The commit metadata starts with 0x{payload[:1].hex()}, which is not a known encoding.")
     return name
 
 
 def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the magic byte of the uncompressed encoding, the uncompressed body, and the trailer before a frame."""
+    """Return the magic byte of the uncompressed encoding, the uncompressed body, and the trailer before the frame."""
     if magic not in _PLAIN:
         return magic, body, b""
     trailer, frame = _skipped(body)
@@ -378,7 +391,7 @@ def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _skipped(body: bytes) -> tuple[bytes, bytes]:
-    """Return the content of a skippable frame at the start, and the bytes after it.
+    """Return the content of the skippable frame at the start, and the bytes after this frame.
 
     If there is no such frame, the content is empty.
     """
@@ -414,7 +427,7 @@ def _runs_of_lengths(body: bytes, integer: str) -> Sequence[int]:
 def _runs_of_bits(body: bytes, integer: str) -> tuple[Sequence[int], bytes]:
     """Return the runs of a bitset, and the bytes after its bits.
 
-    If these bytes are all zero, as the byte that Java adds, empty bytes are returned instead.
+    If the bytes after the bits are all zero, like the byte that Java adds, they are replaced by empty bytes.
     """
     header = struct.calcsize(f">{integer}")
     width = struct.unpack_from(f">{integer}", body)[0] if len(body) >= header else -1

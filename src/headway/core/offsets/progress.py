@@ -6,7 +6,7 @@ Invariants:
 - `committable` and the highest complete offset never go back.
 - Below `end`, every offset that is not incomplete is done, or does not exist because of compaction or transaction
   markers. From `end` on, only the offsets that are complete in the starting map are done.
-- Offsets arrive in ascending order, so a dict of the incomplete offsets is always sorted. It removes an offset in O(1).
+- Offsets arrive in ascending order, so a dict of the incomplete offsets is always sorted, and removing one takes O(1).
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ from headway.core.offsets.offset_map import OffsetMap, canonical
 class Progress:
     """The received offsets of a partition from its committed offset on, complete and incomplete.
 
-    This class is not thread-safe: it must be used from one thread at a time, so that `snapshot` is consistent.
+    This class is not thread-safe. Only one thread at a time may use an object of it, so that `snapshot` is consistent.
 
     >>> progress = Progress(OffsetMap(5))
     >>> progress.receive([5, 6, 9])
@@ -38,7 +38,7 @@ class Progress:
         self._incomplete: dict[int, None] = {}
         self._done_ahead = deque(start.complete)  # the complete ranges of the starting map that reach beyond `end`
         self.end = start.offset  # the offset after the last received offset, or the consumer's position
-        self.highest_complete = start.end - 1  # lower than all received offsets if none of them is complete
+        self.highest_complete = start.end - 1  # if no received offset is complete, this is lower than all of them
 
     @property
     def incomplete_count(self) -> int:
@@ -49,8 +49,8 @@ class Progress:
     def committable(self) -> int:
         """The offset to commit: the lowest incomplete offset, or the next offset to read if no offset is incomplete.
 
-        This is fast, but takes longer after many completions in a row, because a dict searches for its first key behind
-        the deleted keys.
+        Reading this property is fast, but takes longer after many completions in a row, because a dict has to pass all
+        deleted keys to find its first key.
         """
         for lowest in self._incomplete:
             return lowest
@@ -59,7 +59,7 @@ class Progress:
         return self.end
 
     def receive(self, offsets: Sequence[int]) -> Sequence[int]:
-        """Take in the offsets of fetched records, and return those that must still be processed.
+        """Add the offsets of fetched records, and return those that must still be processed.
 
         Offsets that are missing do not exist. The argument itself is returned, unless the starting map marks some of
         the offsets as done.
@@ -68,8 +68,8 @@ class Progress:
             offsets: The offsets in ascending order, as Kafka delivers the records of a partition.
 
         Raises:
-            ValueError: The first offset is below `end`. So a seek, or a reset after the log was truncated, has moved
-                the consumer back, and this state no longer applies. The caller must create a new `Progress`.
+            ValueError: The first offset is below `end`. This happens after a seek, or after a reset because the log was
+                truncated. This `Progress` then no longer applies, and the caller must create a new one.
         """
         if not offsets:
             return offsets
@@ -85,9 +85,9 @@ class Progress:
         return offsets
 
     def advance(self, position: int) -> None:
-        """Record that no more offsets below `position` will arrive: those that were not received do not exist.
+        """Record that no more offsets below `position` will arrive, because the missing offsets do not exist.
 
-        If this is called with the consumer's position after each poll, transaction markers at the end of the log do not
+        If the caller passes the consumer's position after each poll, transaction markers at the end of the log do not
         look like lag.
         """
         self.end = max(self.end, position)
@@ -98,24 +98,25 @@ class Progress:
         """Mark the record at `offset` as done. Does nothing if the offset is not incomplete."""
         if offset in self._incomplete:
             del self._incomplete[offset]
-            if offset > self.highest_complete:  # noqa: PLR1730 - `max` takes as long as all the rest
+            if offset > self.highest_complete:  # noqa: PLR1730 - `max` takes as long as the rest of this method
                 self.highest_complete = offset
 
     def is_done(self, offset: int) -> bool:
         """Return whether `offset` needs no more processing.
 
-        This is False for an offset that has not been received yet, unless the starting map marks it as done.
+        The result is False for an offset that has not been received yet, unless the starting map marks the offset as
+        done.
         """
         if offset < self.end:
             return offset not in self._incomplete
         return any(offset in done for done in self._done_ahead)
 
     def snapshot(self) -> OffsetMap:
-        """Return the offset to commit, and the complete offsets above it, as they are at this moment."""
+        """Return the offset to commit, and the complete offsets above that offset, as a snapshot of this moment."""
         committable = self.committable
         if committable > self.highest_complete:
             return OffsetMap(committable)
-        edges = self._received_edges()  # the first offsets of runs, which are incomplete and complete in turn
+        edges = self._received_edges()  # the first offset of each run; incomplete and complete runs alternate
         if self._done_ahead:
             edges += self._edges_ahead(max(committable, self.end))
         else:
@@ -135,7 +136,7 @@ class Progress:
         return [position, *(edge for done in ahead for edge in (max(done.start, position), done.stop))]
 
     def _done_before(self, offset: int) -> bool:
-        """Return whether the starting map marks an offset as done. The offsets of all calls must be ascending."""
+        """Return whether the starting map marks an offset as done. The offsets must ascend from call to call."""
         while self._done_ahead and self._done_ahead[0].stop <= offset:
             self._done_ahead.popleft()
         return bool(self._done_ahead) and offset in self._done_ahead[0]

@@ -1,13 +1,14 @@
 """The trailer of a commit's text: the log and the offset that the text belongs to, and the failed attempts of records.
 
-A commit can end up with another log: MirrorMaker 2 translates the offset and copies the text unchanged, and a topic
-that is deleted and created again keeps its name. The trailer names the log and the offset for which the text was
+A commit can become attached to another log: MirrorMaker 2 translates the offset but copies the text unchanged, and a
+topic that is deleted and created again keeps its name. The trailer names the log and the offset for which the text was
 written, so that a reader can ignore a text that does not belong to its partition.
 
 Invariants:
-- The Java parallel consumer ignores a trailer, because `offset_map` puts it where that consumer does not read.
-- Nothing in a trailer is trusted. Its length bounds the memory that is allocated for it, and only `OffsetMapError` is
-  raised.
+- The Java parallel consumer ignores a trailer, because `offset_map` puts it in a place that this consumer does not
+  read.
+- Nothing in a trailer is trusted. The length of a trailer bounds the memory that is allocated for it, and decoding
+  raises no error except `OffsetMapError`.
 - The first byte of a trailer is never zero, because the Java parallel consumer ends bitsets with a zero byte.
 """
 
@@ -19,17 +20,17 @@ from typing import NamedTuple
 from headway.errors import OffsetMapError
 
 MOST_ATTEMPTS = 1_000_000
-"""The highest number of attempts of a record that is written or read."""
+"""The highest number of attempts that is written or read for a record."""
 
 _WITH_LOG, _WITHOUT_LOG = b"H", b"h"
 _MARK_BYTES = 6
 _MARK_CHARACTERS = _MARK_BYTES * 4 // 3
-_LEAST_ENTRY = 2  # the minimum number of bytes in an entry: one for the distance and one for the count
+_LEAST_ENTRY = 2  # the smallest size of an entry in bytes: one for the distance and one for the count
 _LONGEST_NUMBER = 9  # the maximum number of bytes in a number, which has at most 63 bits, like an offset
 
 
 class Tried(NamedTuple):
-    """The failed attempts of a record. `untried` of them do not count, because they ended before anything was tried."""
+    """The failed attempts of a record. `untried` is the number of attempts that ended before anything was tried."""
 
     attempts: int
     untried: int = 0
@@ -41,7 +42,7 @@ NOTHING_TRIED: Mapping[int, Tried] = {}
 class Trailer(NamedTuple):
     """The log and the committed offset for which a text was written, and the failed attempts of records by offset.
 
-    `log` is the mark of the topic's id, as returned by `log_mark`. It is empty if the writer did not know the id.
+    `log` is the mark of the topic's id, as returned by `log_mark`. The mark is empty if the writer did not have the id.
     """
 
     offset: int
@@ -50,7 +51,7 @@ class Trailer(NamedTuple):
 
 
 def log_mark(topic_id: str) -> bytes:
-    """Return the mark of a topic: the part of its id that trailers contain. It is empty if the id is not known.
+    """Return the mark of a topic: the part of its id that trailers contain. The mark is empty if the id is not known.
 
     The mark is the first six bytes of the id, which are random. Kafka's tools show them as the first eight characters.
 
@@ -59,7 +60,7 @@ def log_mark(topic_id: str) -> bytes:
     """
     # librdkafka writes ids in the standard alphabet of Base64, but Kafka's tools use the alphabet for URLs.
     mark = urlsafe_b64decode(topic_id[:_MARK_CHARACTERS].replace("+", "-").replace("/", "_"))
-    return mark if any(mark) else b""  # an id of zeros means that the topic has no id
+    return mark if any(mark) else b""  # if the topic has no id, all bytes are zero
 
 
 def mark_text(mark: bytes) -> str:
@@ -70,7 +71,7 @@ def mark_text(mark: bytes) -> str:
 def check_fits(trailer: Trailer, offset: int, log: bytes | None) -> None:
     """Raise `OffsetMapError` if a text with this trailer was written for another offset, or for another log.
 
-    `log` is the mark of the partition's log. If it is None, only the offset is checked.
+    `log` is the mark of the partition's log. If the mark is None, only the offset is checked.
     """
     if trailer.offset != offset:
         raise OffsetMapError(
@@ -98,8 +99,8 @@ def encode_trailer(trailer: Trailer) -> bytes:
 def pack_within(trailer: Trailer, size: int) -> bytes:
     """Encode a trailer in at most `size` bytes, with as many of its attempts as fit.
 
-    Attempts with the lowest counts are left out first, and among equal counts those with the highest offsets. If the
-    trailer does not fit even without attempts, it is returned without them.
+    The lowest counts are left out first, and among equal counts those with the highest offsets. If the trailer does not
+    fit even without attempts, the result has no attempts and is longer than `size`.
     """
     alone = encode_trailer(trailer._replace(tried=NOTHING_TRIED))
     left = size - len(alone)
@@ -109,7 +110,7 @@ def pack_within(trailer: Trailer, size: int) -> bytes:
     fits, too_many = 0, len(most_important) + 1
     entries = b""
     while too_many - fits > 1:
-        # This is a bisection, but the first guess is that all of them fit.
+        # This is a bisection, except that the first guess is that all attempts fit.
         count = fits + (too_many - fits) // 2 if fits or too_many <= len(most_important) else len(most_important)
         tried = _entries(trailer.offset, sorted(most_important[:count]))
         if len(tried) <= left:
@@ -151,8 +152,8 @@ def _importance(entry: tuple[int, Tried]) -> tuple[int, int]:
 def _entries(offset: int, tried: Sequence[tuple[int, Tried]]) -> bytes:
     """Encode the attempts of ascending offsets.
 
-    Each entry has the distance to the offset before, the number of attempts with a flag, and if the flag is set, the
-    number of untried attempts.
+    Each entry has the distance to the previous offset, and the number of attempts with a flag. If the flag is set, the
+    number of untried attempts follows.
     """
     packed = bytearray()
     for at, one in tried:
@@ -180,7 +181,7 @@ def _tried(numbers: Sequence[int]) -> dict[int, Tried]:
 
 
 def _number(value: int) -> bytes:
-    """Encode a number in groups of seven bits, lowest first, with the highest bit set in all but the last."""
+    """Encode a number in groups of seven bits, lowest first. In each byte except the last, the highest bit is set."""
     packed = bytearray()
     while value > 0x7F:
         packed.append(value & 0x7F | 0x80)

@@ -1,1 +1,1 @@
-"""The accumulator of a producer: it keeps records from the time they are sent until their delivery is reported."""
+"""The accumulator of a producer, which keeps records from the time they are sent until their delivery is reported."""

@@ -1,20 +1,20 @@
-"""The accumulator of a producer. It tracks records until their delivery is reported, and limits the memory they take.
+"""The accumulator of a producer, which tracks records until their delivery is reported.
 
-It also decides the order in which records are handed over to librdkafka.
+The accumulator limits the memory that records take, and decides the order in which they are handed over to librdkafka.
 
-Most records never wait. Their queue is *admitted*: it gets *credit* for about one request, so that records can be
-handed over at once and the accumulator only counts their sizes. A record waits if it would overtake another record, or
-if the window of its queue or the buffer is full. It waits in the queue of its partition. If it can go to any partition,
-it waits in the *undesignated* queue of its topic. A *raw* record, which is not serialised yet, waits in the raw queue
-of its topic until it is sorted into one of these queues. Records that were handed over are *in flight* until their
-delivery is reported; the window of their queue limits their bytes (`FlowControl`). librdkafka finds the partition of a
-key faster than Python code. So records with a key are *unplaced*: they go through one common queue of their topic, as
-long as this queue has space and no record of the topic is waiting.
+Most records never wait. The queue of a record is *admitted*: it gets *credit* for about one request. While there is
+credit, records of this queue are handed over at once, and the accumulator only counts their sizes. A record waits if it
+would overtake another record, or if the window of its queue or the buffer is full. A waiting record is in the queue of
+its partition, or in the *undesignated* queue of its topic if it can go to any partition. A *raw* record, which is not
+serialised yet, waits in the raw queue of its topic until it is sorted into one of these queues. Records that were
+handed over are *in flight* until their delivery is reported; the window of a queue limits its bytes in flight
+(`FlowControl`). librdkafka computes the partition of a key faster than Python code. So records with a key are
+*unplaced*: they share one queue of their topic, as long as this queue has space and no record of the topic is waiting.
 
-Each level has an equal share of the memory of its own. A topic may use at most the fraction `1 - reserve` of the space
-that it would have if it were alone, and the same holds for each queue of the topic. So a flood of records leaves space
-for the next sender, and two floods leave space for a third. (Dynamic thresholds, Choudhury and Hahne 1998. They work
-for any number of topics.)
+The memory is divided equally among the levels. A topic may use at most the fraction `1 - reserve` of the space that it
+would have if it were alone, and the same applies to each queue within its topic. So a flood of records leaves space for
+the next sender, and two floods leave space for a third. These dynamic thresholds (Choudhury and Hahne 1998) work for
+any number of topics.
 
 Invariants:
 - A level never uses more than its share of the memory.
@@ -38,11 +38,11 @@ from headway.core.producer.queues import NOTHING, Batch, Level, Queue, R, TopicQ
 from headway.core.producer.throttle import AVERAGED_OVER, Throttle
 from headway.core.producer.turn_policies import TurnPolicy, Turns
 
-# A credit has this many bytes, but at most the memory of a level divided by _CREDITS. Handing over a record takes ten
-# times as long if its queue must first be admitted.
+# The size of a credit in bytes, which is at most a level's memory divided by `_CREDITS`. Credits save time: handing
+# over a record takes ten times as long if its queue must first be admitted.
 _CREDIT = 256 * 1024
 _CREDITS = 64
-# If no unplaced record was reported for this many seconds, these records count as stuck.
+# Unplaced records count as stuck when no delivery of one has been reported for this many seconds.
 STUCK_AFTER = 0.5
 
 
@@ -55,18 +55,18 @@ class Partitioner(Protocol):
 class Limits(NamedTuple):
     """The limits of an accumulator."""
 
-    memory: int = 64 * 1024 * 1024  # the bytes of all levels together
-    reserve: float = 0.2  # the fraction of the free space that each topic and each queue leaves to the others
-    window: int = 4 * 1024 * 1024  # the bytes in flight for one partition; the last record can exceed this
-    patience: float = 300.0  # the seconds that a record may wait
+    memory: int = 64 * 1024 * 1024  # the maximum bytes of all levels together
+    reserve: float = 0.2  # the fraction of the free space that each topic and each queue leaves to others
+    window: int = 4 * 1024 * 1024  # the maximum bytes in flight for one partition; the last record can exceed this
+    patience: float = 300.0  # how long a record may wait, in seconds
 
 
 class Accumulator(Generic[R]):
-    """Takes in records of several levels one by one, and returns them in batches. Only one thread at a time may use it.
+    """Receives records of several levels one by one, and returns them in batches. Only one thread at a time may use it.
 
     The caller sets `size` and `since` of its records, and gets the `TopicQueues` of each topic once. If the queue of a
-    record has credit or is admitted, the caller hands the record over itself. Otherwise, it puts the record into the
-    queue. It calls `drain` to get waiting records, and `settle` after delivery reports.
+    record has credit or is admitted, the caller hands the record over itself. Otherwise, the caller puts the record
+    into the queue. The caller also calls `drain` to get waiting records, and `settle` after delivery reports.
     """
 
     def __init__(self, levels: int, turns: TurnPolicy, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
@@ -79,8 +79,8 @@ class Accumulator(Generic[R]):
         self._turns = turns
         self._wire: FlowControl[R] = FlowControl()
         self._throttle: Throttle | None = None
-        # The total bytes that each level had delivered, recorded once a second and kept for the time over which a quota
-        # averages.
+        # The total bytes that each level had delivered at earlier times. A total is recorded once a second, and kept
+        # for the period over which a quota is averaged.
         self._delivered_by: deque[tuple[float, list[int]]] = deque([(-math.inf, [0] * levels)])
         self._topics: dict[str, TopicQueues[R]] = {}
         self._raw: deque[TopicQueues[R]] = deque()
@@ -115,7 +115,9 @@ class Accumulator(Generic[R]):
     # Handing over without waiting
 
     def admit(self, queue: Queue[R], size: int, now: float) -> bool:
-        """Return whether a record may be handed over directly. Then its queue gets credit for this and further records.
+        """Return whether a record may be handed over directly.
+
+        If so, its queue gets credit for this record and further ones.
 
         A record is not admitted if it would overtake a waiting record, if the window or the buffer is full, or while a
         broker throttles the client.
@@ -139,7 +141,7 @@ class Accumulator(Generic[R]):
         return True
 
     def admit_any(self, topic: TopicQueues[R], size: int, now: float) -> Queue[R] | None:
-        """Return a queue that admits a record for any partition, as `admit` does, or None if no queue does."""
+        """Return a queue that admits a record for any partition (see `admit`), or None if no queue admits it."""
         if not topic.partition_count:
             return topic.unplaced if self.admit(topic.unplaced, size, now) else None
         queue = None if topic.undesignated.records else sticky_queue(topic)
@@ -157,7 +159,7 @@ class Accumulator(Generic[R]):
         now: float,
         partitioner: Partitioner,
     ) -> tuple[Queue[R], bool]:
-        """Choose a queue for a record because `queue` has no credit for it.
+        """Choose a queue for a record if `queue` does not have enough credit for the record.
 
         Returns the queue, and whether the record can be handed over now. `is_placed` is True if the partition of the
         record is already decided, by the user or because it is the sticky partition.
@@ -176,20 +178,20 @@ class Accumulator(Generic[R]):
         return queue, self.admit(queue, size, now)
 
     def has_space_soon(self, queue: Queue[R], size: int, now: float) -> bool:
-        """Return whether a record with a key should wait for space in the unplaced queue, not in that of its partition.
+        """Return whether a record with a key should wait for space in the unplaced queue, not in its partition's queue.
 
-        A flood fills the unplaced queue, and frees its space record by record. If Python code had to find the partition
-        of each record that arrives in the meantime, the flood would cost twice as much. So the queue of a partition
-        accepts only one credit's worth of these records, which is enough for a sender of few records. If no
-        unplaced record has been reported for some time, these records are stuck. Then the queues of partitions may use
-        all of their own space.
+        While records flood a topic, the unplaced queue is always full, and its space becomes free record by record. If
+        Python code computed the partition of each record that arrives while the queue is full, the flood would cost
+        twice as much time. So the queue of a partition accepts only one credit's worth of these records, which is
+        enough for a sender of few records. If no unplaced record has been reported for some time, the unplaced records
+        are stuck. In that case, the queues of partitions may use all of their own space.
         """
         unplaced = queue.topic.unplaced
         is_full = not queue.topic.waiting and self._space_of(unplaced) < size
         return is_full and queue.used >= self._credit and now - unplaced.reported_at < STUCK_AFTER
 
     def throttled(self, seconds: float, now: float) -> None:
-        """Keep few bytes in flight from now on, because a broker throttles this client for this many seconds."""
+        """Limit the bytes in flight from now on, because a broker throttles this client for this many seconds."""
         self._forget_delivered(now)
         before = self._delivered_by[0][1]
         delivered = [level.delivered - size for level, size in zip(self._levels, before, strict=True)]
@@ -205,7 +207,7 @@ class Accumulator(Generic[R]):
                 turns.charge(topic.level.index, self._throttle.counted(queue, now))
 
     def _forget_delivered(self, now: float) -> None:
-        """Drop old totals of delivered bytes, so that the first one is about ten seconds old."""
+        """Drop old totals of delivered bytes, so that the first total is about ten seconds old."""
         while len(self._delivered_by) > 1 and now - self._delivered_by[1][0] >= AVERAGED_OVER:
             self._delivered_by.popleft()
 
@@ -221,7 +223,7 @@ class Accumulator(Generic[R]):
                 self._revoke(queue)
 
     def _revoke(self, queue: Queue[R]) -> None:
-        """Revoke a queue's credit, so that no record can overtake the records that wait from now on."""
+        """Revoke a queue's credit, so that no record can overtake records that begin to wait now."""
         if queue.credit:
             self.take_back(queue, queue.credit)
             queue.credit = 0
@@ -233,10 +235,10 @@ class Accumulator(Generic[R]):
     # Adding records
 
     def put(self, queue: Queue[R], record: R, *, raw: bool = False) -> bool:
-        """Put a record into a queue and return True, or return False if the queue has no space.
+        """Put a record into a queue. Returns False, without adding the record, if the queue has no space.
 
-        The size of a raw record counts for this queue, but the record waits in the raw queue of its topic. While the
-        topic `has_raw`, all records for partitions must be put with `raw=True`, too.
+        The size of a raw record counts for this queue, but the record waits in the raw queue of its topic. While
+        `has_raw` is True for the topic, all records for partitions must also be put with `raw=True`.
         """
         topic, size = queue.topic, record.size
         self._revoke(queue)
@@ -280,7 +282,7 @@ class Accumulator(Generic[R]):
     def take_raw(self, limit: int) -> list[R]:
         """Return up to `limit` raw records of topics whose partitions are known.
 
-        The caller must then call `sort` or `drop` for each of them.
+        The caller must then call `sort` or `drop` for each of these records.
         """
         taken: list[R] = []
         for _ in range(len(self._raw)):
@@ -297,8 +299,8 @@ class Accumulator(Generic[R]):
     def sort(self, record: R, partition: int | None, size: int) -> None:
         """Put a raw record at the end of the queue of its partition. `size` is its serialised size.
 
-        While a record for a queue is raw, all later records for this queue are raw, too. So the records of a queue stay
-        in order, and the first one expires first. A record that was purged after `take_raw` is ignored.
+        While a record for a queue is raw, all later records for this queue are also raw. So the records of a queue stay
+        in order, and the first record expires first. A record that was purged after `take_raw` is ignored.
         """
         topic = record.queue.topic
         if record not in topic.sorting:
@@ -308,7 +310,7 @@ class Accumulator(Generic[R]):
         record.size = size
         record.queue = queue = topic.queue(partition)
         self._charge(queue, size)
-        # The last call of `expired` did not see this record, because it was in no queue.
+        # The last call of `expired` did not include this record, because the record was in no queue at that time.
         self._check_at = min(self._check_at, record.since + self._limits.patience)
         if queue.records is NOTHING:
             queue.records = deque()
@@ -326,7 +328,10 @@ class Accumulator(Generic[R]):
     # Taking records
 
     def drain(self, limit: int, now: float) -> list[Batch[R]]:
-        """Return the batches to hand over now, in turns, until they have `limit` bytes or no queue can send."""
+        """Return the batches to hand over now, in the order of turns.
+
+        They have about `limit` bytes, or fewer if no queue can send more.
+        """
         batches: list[Batch[R]] = []
         turns: Turns = self._turns
         if self._throttle is not None:
@@ -344,7 +349,7 @@ class Accumulator(Generic[R]):
         return batches
 
     def _take_turn(self, level: Level[R], now: float) -> Batch[R] | None:
-        """Give a level its turn. The turn goes to the level's next topic, and to the topic's next queue."""
+        """Use a level's turn for the next queue of the level's next topic."""
         topic = level.turns.popleft()
         queue = topic.turns.popleft()
         queue.listed = False
@@ -383,7 +388,7 @@ class Accumulator(Generic[R]):
         return Batch(target, taken, size)
 
     def settle(self, now: float) -> None:
-        """Release the bytes whose delivery has been reported, and the credit of queues that are idle now."""
+        """Release the bytes whose delivery has been reported, and the credit of queues that have become idle."""
         queues = self.reported[:]
         self.reported.clear()
         for queue in queues:
@@ -411,12 +416,12 @@ class Accumulator(Generic[R]):
     def next_permit(self) -> float:
         """The time at which a broker's quota next permits a hand-over.
 
-        It is infinite if no broker throttles the client.
+        The time is infinite if no broker throttles the client.
         """
         return math.inf if self._throttle is None else self._throttle.next_permit
 
     def next_expiry(self) -> float:
-        """Return when `expired` should be called next. No record expires before this time."""
+        """Return when to call `expired` next. No record expires before this time."""
         return self._check_at
 
     def expired(self, now: float) -> list[R]:

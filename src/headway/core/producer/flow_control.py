@@ -1,16 +1,16 @@
-"""Sets the window of each queue, which limits its bytes in flight, so that a quiet sender does not wait behind a flood.
+"""Sets the window of each queue, which limits its bytes in flight. So a quiet sender does not wait behind a flood.
 
-All records for a broker go over one connection, in order. While no other queue sends, a flood may have its whole window
-in flight. If a quiet neighbour sends too, the window of the flood shrinks to little more than what keeps the connection
-busy: `_GAIN` times the flood's rate times the shortest time in which a delivery was reported. With this window,
-throughput divided by delay is highest (Kleinrock 1979). TCP's BBR finds it in the same way (Cardwell et al. 2016).
+All records for a broker go over one connection, in order. While no other queue sends, a flood may fill its whole
+window. If a quiet neighbour sends too, the window of the flood shrinks to little more than what keeps the connection
+busy: `_GAIN` times the flood's rate times the shortest time in which a delivery was reported. This window maximizes
+throughput divided by delay (Kleinrock 1979). BBR computes TCP's window in the same way (Cardwell et al. 2016).
 
 The shortest time can be measured only while few bytes are in flight. So the window of a narrowed queue is `_MIN_WINDOW`
 until this time has been measured. The measurement is repeated every ten seconds, because the route to a broker may
 change.
 
 Invariants:
-- A queue is narrowed only if a neighbour sends far less and has sent repeatedly in the last seconds.
+- A queue is narrowed only if a neighbour sends far less, and has sent several times in the last seconds.
 - Two floods do not narrow each other.
 - A window is at least `_MIN_WINDOW`.
 - Nothing in this module runs for each record.
@@ -22,17 +22,17 @@ from typing import Generic
 from headway.core.producer.queues import Queue, R
 
 _TICK = 0.1  # the shortest time between two updates of the windows, in seconds
-_TICKS = 5  # a queue counts as a neighbour if it has sent in this many ticks
-_REMEMBERED = 10.0  # a queue that has not sent for this many seconds is no longer active
-_FAR_LESS = 8  # a queue is narrowed if it sends more than this many times as much as the quietest neighbour
+_TICKS = 5  # a queue counts as a neighbour after it has sent in this many ticks
+_REMEMBERED = 10.0  # how long a queue stays active after it has last sent, in seconds
+_FAR_LESS = 8  # a queue is narrowed if its rate is more than this many times that of the quietest neighbour
 _GAIN = 1.25
 _MIN_WINDOW = 128 * 1024  # the smallest window in bytes
-_SMOOTH = 4  # the last tick counts for one of this many parts of a rate
-_MEASURED_FOR = 10.0  # seconds after which the shortest time of a report is measured again
+_SMOOTH = 4  # the weight of the last tick in a rate is one divided by this
+_MEASURED_FOR = 10.0  # how long a measured shortest time is used before it is measured again, in seconds
 
 
 class FlowControl(Generic[R]):
-    """Sets the `window` of each queue from what it hands over and what is reported."""
+    """Sets the `window` of each queue from the queue's hand-overs and delivery reports."""
 
     def __init__(self) -> None:
         self._active: dict[Queue[R], None] = {}
@@ -41,7 +41,8 @@ class FlowControl(Generic[R]):
     def handed_over(self, queue: Queue[R], size: int, now: float) -> None:
         """Record that a queue hands over a record.
 
-        If few bytes are in flight before this record, the time until its delivery is reported is measured.
+        If only a few bytes are in flight before this record, a measurement begins: how long it takes until the delivery
+        of this record is reported.
         """
         ahead = queue.in_flight - queue.credit
         if queue.timed <= 0 and ahead <= _MIN_WINDOW:
@@ -51,7 +52,7 @@ class FlowControl(Generic[R]):
     def reported(self, queue: Queue[R], size: int, now: float) -> None:
         """Record that the delivery of this many bytes of a queue was reported.
 
-        If they include the record whose time is measured, the measurement ends.
+        If the measured record is among these bytes, the measurement ends.
         """
         self._active[queue] = None
         queue.delivered += size
@@ -82,7 +83,10 @@ class FlowControl(Generic[R]):
         queue.window = min(queue.widest, max(_MIN_WINDOW, busy))
 
     def _measure(self, queue: Queue[R], seconds: float, now: float) -> None:
-        """Update the rate of a queue, but only if it has sent in this tick: a queue that just stopped is not quiet."""
+        """Update the rate of a queue if it has sent in this tick.
+
+        Otherwise, a queue that has just stopped would look quiet.
+        """
         if queue.delivered:
             if not queue.narrowed or queue.quickest < math.inf:
                 queue.rate += (queue.delivered / seconds - queue.rate) / (_SMOOTH if queue.ticks else 1)

@@ -1,4 +1,4 @@
-"""Lists the queues that can send, so that they take turns within their topic and level.
+"""Lists the queues that can send. Listed queues take turns within their topic and level.
 
 A queue is listed once while it has records that can be sent. Each operation costs time per record or per turn, never
 per queue.
@@ -9,7 +9,7 @@ from headway.core.producer.queues import ANY_PARTITION, Queue, R, TopicQueues
 TURN = 64 * 1024
 """The size of a turn in bytes, about one request.
 
-Records that can go to any partition go to the same partition for this many bytes.
+Records that can go to any partition all go to one partition until it has received this many bytes.
 """
 
 
@@ -21,8 +21,8 @@ def can_send(queue: Queue[R]) -> bool:
 def sticky_queue(topic: TopicQueues[R]) -> Queue[R] | None:
     """Return the queue of the partition for records that can go to any partition, or None if no partition can send.
 
-    The same queue is returned until it has received `TURN` bytes or cannot send. Then the queue with the fewest bytes
-    is chosen.
+    The function returns the same queue until this queue has received `TURN` bytes or cannot send. The next queue is the
+    one with the fewest bytes.
     """
     sticky = topic.sticky
     if sticky is None or topic.sticky_left <= 0 or not can_send(sticky):
@@ -48,7 +48,7 @@ def list_queue(queue: Queue[R]) -> None:
 
 
 def relist(topic: TopicQueues[R]) -> None:
-    """List all queues of a topic again. This is done only after rare changes."""
+    """List all queues of a topic again. This function is called only after rare changes."""
     if topic.listed:
         topic.level.turns.remove(topic)
         topic.listed = False

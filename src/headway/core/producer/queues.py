@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from operator import index
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-ANY_PARTITION = -1  # librdkafka's number for any partition
+ANY_PARTITION = -1  # stands for any partition in librdkafka
 
 
 NOTHING: deque[Any] = deque()
-"""The `records` of every queue in which no record has waited yet.
+"""The `records` of every queue that has never had a waiting record.
 
-One deque is shared, because each empty deque takes 620 bytes.
+All these queues share one deque, because an empty deque takes 620 bytes.
 """
 
 
@@ -21,7 +21,7 @@ class Waiting(Protocol):
     """The attributes of a record that the accumulator uses."""
 
     size: int  # bytes
-    since: float  # the time at which the record started to wait
+    since: float  # when the record started to wait
     queue: Any  # the record's `Queue`, which the accumulator sets
 
 
@@ -30,12 +30,12 @@ R = TypeVar("R", bound=Waiting)
 
 @dataclass(slots=True, eq=False)
 class Queue(Generic[R]):
-    """The records that wait for one partition, or for any partition, and the bytes that are in flight.
+    """The records that wait for one partition, or for any partition, and the number of bytes in flight.
 
-    Code that appends to `records` must first replace `NOTHING` by a new deque.
+    Before code appends to `records`, it must replace `NOTHING` with a new deque.
 
-    A caller that hands over a record on credit subtracts its size from `credit`. A caller that receives a delivery
-    report adds the size to `returned`, and appends the queue to `reported` if `returned` was 0.
+    A caller that hands over a record on credit subtracts the record's size from `credit`. A caller that receives a
+    delivery report adds the record's size to `returned`, and first appends the queue to `reported` if `returned` is 0.
     """
 
     topic: "TopicQueues[R]"
@@ -68,20 +68,20 @@ class Queue(Generic[R]):
 
 @dataclass(slots=True, eq=False)
 class TopicQueues(Generic[R]):
-    """The queues of one Kafka topic, which has one level of a topic."""
+    """The queues of one Kafka topic, which holds one level of a topic."""
 
     kafka_topic: str
     level: "Level[R]"
     reported: list[Queue[R]]
     window: float
     partitions: dict[int, Queue[R]] = field(default_factory=dict)
-    partition_count: int = 0  # 0 if it is not known yet
+    partition_count: int = 0  # 0 while the number is not known
     leaders: Collection[int] = frozenset()  # the partitions that have a leader
     turns: deque[Queue[R]] = field(default_factory=deque)
     listed: bool = False
     used: int = 0
-    waiting: int = 0  # the number of records that are not handed over
-    sorting: dict[R, None] = field(default_factory=dict)  # in order, the raw records that were taken to be sorted
+    waiting: int = 0  # the number of records that have not been handed over
+    sorting: dict[R, None] = field(default_factory=dict)  # the raw records that are being sorted, in order
     sticky_left: int = 0
     undesignated: Queue[R] = field(init=False)
     unplaced: Queue[R] = field(init=False)
@@ -104,7 +104,8 @@ class TopicQueues(Generic[R]):
             return self.undesignated
         found = self.partitions.get(partition)
         if found is None:
-            number = index(partition)  # raises for 3.0, which equals the key 3 but which librdkafka would refuse
+            # raises an error for 3.0, which equals the dict's key 3, but which librdkafka would refuse
+            number = index(partition)
             found = self.partitions[number] = Queue(self, number, self.window)
         return found
 
@@ -128,7 +129,7 @@ class Level(Generic[R]):
     def oldest(self) -> float | None:
         """Return when the next record started to wait, or None if no record can be sent.
 
-        This record is about the oldest one: older records can be sent in the same round of turns.
+        The next record is nearly the oldest: any older record can be sent in the same round of turns.
         """
         return self.turns[0].turns[0].records[0].since if self.turns else None
 

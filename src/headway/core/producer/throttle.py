@@ -1,38 +1,43 @@
 """Limits the hand-over of records while a broker throttles this client because of a quota.
 
 A broker that throttles a client answers a request, and then reads nothing from the client for a while. Records that
-were already handed over wait in the order of their hand-over, so the shares of the levels can only affect records that
-were not handed over yet. Also, a quota is averaged over about ten seconds, so after a burst its sender gets nothing for
-up to ten seconds. While a broker throttles the client, records are therefore handed over at the rate that the quota
-permits, and few bytes are in flight.
+were already handed over wait in the order of their hand-over, so the shares of the levels can affect only records that
+have not been handed over yet. In addition, a quota is averaged over about ten seconds, so a client that has sent a
+burst can send nothing for up to ten seconds. While a broker throttles the client, records are therefore handed over at
+the rate that the quota permits, and few bytes are in flight.
 
 The rate is the average rate of delivery in the ten seconds before a throttled answer, because the quota limits this
-average. While there are no further throttled answers the rate grows, so that it follows a quota that was raised. Bytes
-that could not be handed over during a pause are handed over later, up to the bytes of two seconds.
+average. While there are no further throttled answers, the rate grows, so that it adapts if the quota is raised. Bytes
+that could not be handed over during a pause are handed over later, up to the amount that the rate permits in two
+seconds.
 
-Invariant: the bytes in flight of a queue whose delivery reports have stopped do not count. Its broker cannot be
-reached, and the other queues must be able to continue.
+Invariant: if the delivery reports of a queue have stopped, its bytes in flight do not count. The broker of this queue
+cannot be reached, and the other queues must be able to continue.
 """
 
 from headway.core.producer.queues import Queue, R
 from headway.core.producer.turn_policies import Turns
 
 AVERAGED_OVER = 10.0
-"""A quota is averaged over this many seconds (the brokers' `quota.window.num` and `quota.window.size.seconds`)."""
+"""The period over which a quota is averaged, in seconds.
+
+The brokers' settings `quota.window.num` and `quota.window.size.seconds` determine this period.
+"""
 
 _LEAST_RATE = 4 * 1024  # the lowest rate, in bytes per second
-_LEAST = 64 * 1024  # this many bytes may always be in flight or saved, even if the rate is low
-_WORTH_A_REQUEST = 8 * 1024  # fewer bytes are not handed over, because the broker may read only one request per second
-_AHEAD = 0.25  # the bytes of this many seconds, at the current rate, may be in flight
-_SAVED = 2.0  # a pause can save up the bytes of this many seconds
-_LASTS = 30.0  # this many seconds after the pause of the last throttled answer, the limit ends
-_ADJUSTED_EVERY = 1.0  # seconds between two increases of the rate
-_MORE = 1.2  # each increase multiplies the rate by this
-_STUCK_AFTER = 2.0  # seconds without a report, in addition to the broker's pause, after which reports have stopped
+_LEAST = 64 * 1024  # how many bytes may always be in flight or saved, even if the rate is low
+# the smallest hand-over, in bytes, because the broker might read only one request per second
+_WORTH_A_REQUEST = 8 * 1024
+_AHEAD = 0.25  # how many seconds' worth of bytes may be in flight
+_SAVED = 2.0  # how many seconds' worth of bytes can be saved up during a pause
+_LASTS = 30.0  # how long the limit lasts after the last pause that a broker requested, in seconds
+_ADJUSTED_EVERY = 1.0  # the time between two increases of the rate, in seconds
+_MORE = 1.2  # the factor by which each increase multiplies the rate
+_STUCK_AFTER = 2.0  # reports count as stopped after the broker's pause plus this many seconds without a report
 
 
 class Throttle:
-    """Limits the hand-over, from the first throttled answer of a broker until some time after the last one.
+    """Limits the hand-over from a broker's first throttled answer until some time after the last throttled answer.
 
     Args:
         rate: The bytes per second that the quota seems to permit.
@@ -47,7 +52,7 @@ class Throttle:
         self.again(rate, seconds, now)
 
     def again(self, rate: float, seconds: float, now: float) -> None:
-        """Take in another throttled answer. The arguments have the same meaning as in the constructor."""
+        """Process another throttled answer. The arguments have the same meaning as in the constructor."""
         self._rate = max(_LEAST_RATE, rate)
         self._pause = seconds
         self._until = now + seconds + _LASTS
@@ -73,7 +78,7 @@ class Throttle:
 
     @property
     def next_permit(self) -> float:
-        """The time at which records may be handed over again, if few bytes are in flight then."""
+        """When records may be handed over again, provided that only a few bytes are in flight at that time."""
         return self._saved_at + max(0.0, _WORTH_A_REQUEST - self._saved) / self._rate
 
     def counted(self, queue: Queue[R], now: float) -> int:

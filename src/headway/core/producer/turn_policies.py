@@ -1,8 +1,8 @@
-"""The policies that decide which level hands over records next. Any number of bytes can be handed over in a turn.
+"""The policies that decide which level hands over records next. A turn can hand over any number of bytes.
 
-Invariants: if any level has waiting records, one of the levels with waiting records is picked. Under `fair`, levels
-that always have waiting records get their shares of the bytes, to within one turn. Under `strict`, the highest level
-with waiting records is picked, unless another level has waited too long.
+Invariants: if any level has waiting records, such a level is picked. Under `fair`, levels that always have waiting
+records get their shares of the bytes, to within one turn. Under `strict`, the highest level with waiting records is
+picked, unless another level has waited too long.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Protocol
 from headway.core.levels.capacity import Distributor, distribute, strides
 from headway.core.levels.policies import PolicyName, check_policy, highest_and_overdue
 
-_CAPACITY = 1_000  # the capacity that a distributor divides; only the proportions of the shares matter
+_CAPACITY = 1_000  # the capacity for the distributor to divide; only the proportions of the shares matter
 
 
 class Turns(Protocol):
@@ -21,13 +21,13 @@ class Turns(Protocol):
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
         """Return the level whose turn it is, or None if no level has waiting records.
 
-        For each level, `oldest` is the time at which the level's next record started waiting, or None if the level has
-        no waiting records.
+        For each level, `oldest` has the time when the level's next record started to wait, or None if the level has no
+        waiting records.
         """
         ...
 
     def charge(self, level: int, size: int) -> None:
-        """Record that this many bytes of a level were handed over in its turn."""
+        """Record that this many bytes of a level were handed over in the level's turn."""
         ...
 
 
@@ -55,7 +55,7 @@ class FairTurns:
         self._virtual_time = 0
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """Return the waiting level with the earliest start time. On a tie, it is the highest level."""
+        """Return the waiting level with the earliest start time. On a tie, the highest of these levels is returned."""
         chosen, starts = None, self._starts
         for level, since in enumerate(oldest):
             if since is None:
@@ -80,19 +80,19 @@ class FairTurns:
 
 
 class QuotaTurns:
-    """The policy under a quota: the level that has recently sent least in proportion to its share goes first.
+    """The policy under a quota: the level that has recently sent the least in proportion to its share goes first.
 
-    A quota is averaged over about ten seconds. So if one level has sent a burst, all levels can send less afterwards,
-    and with `FairTurns` all of them would suffer equally. With this policy, a level that has used more than its share
-    waits until the other levels have caught up. Older bytes count less, so a level is not shut out for long, and cannot
-    save up credit for long.
+    A quota is averaged over about ten seconds. So if one level has sent a burst, less quota is left for all levels
+    afterwards, and with `FairTurns` all levels would suffer equally. With this policy, a level that has used more than
+    its share waits until the other levels have caught up. Older bytes count less, so a level is not shut out for long,
+    and credit that it has saved up does not last long.
     """
 
     REMEMBERED = 30.0
-    """The number of seconds after which the weight of sent bytes is 1/e.
+    """How long it takes until the weight of sent bytes has decreased to 1/e, in seconds.
 
     After a burst of one level, the other levels need more than the quota's ten seconds to catch up, because they can
-    use only the rest of the quota.
+    use only the part of the quota that the burst has left.
     """
 
     _DECAY_INTERVAL = 1.0
@@ -103,7 +103,10 @@ class QuotaTurns:
         self._decayed = now
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """Return the waiting level that has sent least in proportion to its share. On a tie, it is the highest."""
+        """Return the waiting level that has sent the least in proportion to its share.
+
+        On a tie, the highest is returned.
+        """
         if now - self._decayed >= self._DECAY_INTERVAL:
             kept = math.exp((self._decayed - now) / self.REMEMBERED)
             self._moved = [size * kept for size in self._moved]
@@ -119,7 +122,7 @@ class QuotaTurns:
 class StrictTurns:
     """The policy that gives each turn to the highest level with waiting records.
 
-    If levels have waited longer than `max_wait` seconds, the level that has waited longest goes first.
+    If a level has waited longer than `max_wait` seconds, the level that has waited longest goes first.
     """
 
     def __init__(self, max_wait: float) -> None:
