@@ -28,8 +28,8 @@ _ELSEWHERE = "Connect to", "Failed to resolve", "timed out"
 
 _ADVICE = (
     ("Unsupported SASL mechanism", "Set sasl.mechanism to a mechanism that the broker supports."),
-    ("OAUTHBEARER", "Check the token that oauth_cb returns or the settings sasl.oauthbearer.* produce."),
-    ("invalid_token", "Check the token that oauth_cb returns or the settings sasl.oauthbearer.* produce."),
+    ("OAUTHBEARER", "Check the token that oauth_cb returns or that the settings sasl.oauthbearer.* produce."),
+    ("invalid_token", "Check the token that oauth_cb returns or that the settings sasl.oauthbearer.* produce."),
     ("SASL", "Check sasl.username, sasl.password and sasl.mechanism."),
     (
         "certificate verify failed",
@@ -76,7 +76,7 @@ class Refusals:
         self._last_at = 0.0
 
     def note(self, text: str, now: float) -> bool:
-        """Evaluate a report from librdkafka, and return whether the report is about a connection."""
+        """Evaluate a report from librdkafka, and return whether it is about a connection."""
         found = _ABOUT_A_BROKER.search(text)
         if found is None:
             return False

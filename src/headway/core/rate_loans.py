@@ -30,7 +30,7 @@ LEASE: Final = 2.0
 
 _KEEPS = 0.02  # the fraction of its base that a lender always keeps, so that its next record does not need a loan
 _SMALLEST = 0.001  # the smallest fraction of a rate that is requested or lent
-# the maximum number of rates requested in one message; with thousands of rates it would have megabytes
+# the maximum number of rates requested in one message; a message with thousands would take megabytes
 _MOST_ASKED = 200
 
 Fractions = Mapping[str, float]

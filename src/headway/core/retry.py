@@ -1,7 +1,7 @@
 """Decides whether and when a failed record is tried again.
 
-The attributes of an exception are read only in this module, once, and put into the verdict. Later code uses only the
-verdict.
+Only this module reads the attributes of an exception. Each attribute is read once and put into the verdict, and later
+code uses only the verdict.
 
 Invariants: a decision depends only on its arguments, which include the time and a random number. Every record gets a
 decision, whatever the user's functions and the exception itself do. A delay is never negative. A delay is also never
@@ -69,10 +69,16 @@ class Later(NamedTuple):
 Verdict = Again | GiveUp | Later
 
 Backoff = Callable[[int, float], float]
-"""A function of the failed attempt, counted from 1, and a random number from 0 to 1. It returns seconds to wait."""
+"""A function of the number of the failed attempt, counted from 1, and of a random number from 0 to 1.
+
+The function returns how many seconds to wait.
+"""
 
 Delay = Callable[[Any, int, BaseException], float]
-"""A user's function of the record, the failed attempt, counted from 1, and the error. It returns seconds to wait."""
+"""A user's function of the record, the number of the failed attempt, counted from 1, and the error.
+
+The function returns how many seconds to wait.
+"""
 
 
 def _check_backoff(name: str, backoff: Any) -> None:

@@ -1,8 +1,8 @@
 """The history of a record, which is kept in one of its headers: its origin, and the earlier attempts to handle it.
 
 When Headway sends a failed record to its own topic again after `RetryLater`, to the dead-letter topic, or from there
-back to its topic, Kafka stores a new record each time. The header shows that all these records are the same record for
-handlers.
+back to its topic, Kafka stores a new record each time. The header lets handlers recognise that all these records are
+the same record.
 
 The header names the topic for which it is valid, and is ignored in every other topic. So if an application copies the
 headers of a record to a record of another topic, the second record counts as new, with its own origin and no earlier

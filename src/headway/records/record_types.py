@@ -32,7 +32,7 @@ class TopicPartition(_Address):
     """A partition of one level of a topic. A topic without levels has only level 0.
 
     `orders-2` is the Kafka topic of level 2, and not partition 2 of `orders`. To prevent such confusion, the numbers
-    are keyword arguments, and `str()` of a partition labels each number.
+    are keyword-only arguments, and `str()` of a partition labels each number.
 
     >>> print(TopicPartition("orders", partition=3, level=2))
     partition 3 of orders at level 2
@@ -157,9 +157,9 @@ class RecordSource(NamedTuple):
     read_value: Callable[[Message], Any]
 
 
-# A struct, because a `ConsumerRecord` is created for each consumed record, and creating a struct takes a third of the
-# time of creating an object of a class with `__init__`. The garbage collector does not have to track the struct,
-# because its fields never refer back to it.
+# This class is a struct because one object is created for each consumed record, and creating a struct takes a third of
+# the time that a class with `__init__` needs. The garbage collector does not have to track the struct, because its
+# fields never refer back to it.
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -228,10 +228,11 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def origin(self) -> Origin:
-        """The place where the record was first stored. It stays the same after `RetryLater` and as a dead letter.
+        """The place where the record was first stored.
 
-        It also stays the same when a dead letter is sent again. `str(record.origin)` identifies the record, for example
-        as `orders-0-17`.
+        The origin stays the same when the record is sent again after `RetryLater`, when it becomes a dead letter, and
+        when the dead letter is sent back to its topic. `str(record.origin)` identifies the record, for example as
+        `orders-0-17`.
         """
         history = history_of(self.headers, self.kafka_topic)
         return history.origin if history else Origin(self.kafka_topic, self.partition, self.offset)

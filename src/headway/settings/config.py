@@ -9,11 +9,11 @@ removes them. All other keys are passed to librdkafka unchanged.
 | `group.id` | consumer | required | the members for level i join the group `<group.id>-i` |
 | `group.per.level` | consumer, parallel | true | false: one member of the group `<group.id>` itself reads all levels |
 | `max.poll.records` | consumer | 500 | the capacity: the maximum number of records that one poll returns |
-| `max.poll.history.window.size` | consumer | 6 | capacity_burst: the number of recent polls that it considers |
-| `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: in how many of these polls a level must have
-reached its share before it gets more |
-| `strict.max.wait.ms` | consumer | 5000 | strict: a record that has waited longer is treated as one of the highest
-level |
+| `max.poll.history.window.size` | consumer | 6 | the number of recent polls that the policy capacity_burst considers |
+| `min.poll.window.maxout.threshold` | consumer | 4 | in how many of these polls a level must have reached its share
+before capacity_burst gives it more |
+| `strict.max.wait.ms` | consumer | 5000 | with the policy strict, a record that has waited longer counts as a record of
+the highest level |
 | `enable.auto.commit` | consumer | true | commit the records that earlier polls returned, during poll and on close |
 | `auto.commit.interval.ms` | consumer | 5000 | the time between two automatic commits |
 | `queued.max.messages.kbytes` | consumer, parallel | 16384 | the maximum kilobytes of a level's records that are
@@ -34,8 +34,8 @@ others |
 divided among the levels as `buffer.memory` is |
 | `partition.window.bytes` | producer | 4194304 | the maximum bytes of a partition that are handed to librdkafka
 and have no delivery report yet |
-| `delivery.timeout.ms` | producer | 300000, awaited 60000 | how long a record can wait, and then be in flight; the
-second default is that of `AsyncProducer` |
+| `delivery.timeout.ms` | producer | 300000, awaited 60000 | how long a record can wait, and then how long it can be in
+flight; `AsyncProducer` uses the second default |
 | `enable.idempotence` | producer | true | no duplicates, and no reordering within a partition; see below |
 | `scheduler.name` | producer, parallel | headway-delay | the scheduler of records that are sent with `due` or retried
 with `RetryLater` |
@@ -417,7 +417,8 @@ class _Reader:
         if value is not None and not callable(value):
             raise ConfigError(f"The setting {key} is {value!r}; it must be a function.")
         if value is None or any(base.__module__.startswith("confluent_kafka.") for base in type(value).__mro__):
-            return value  # type: ignore[no-any-return]  # not checked: confluent-kafka's own also get a context
+            # confluent-kafka's serialisers and deserialisers are not checked, because they also take a context.
+            return value  # type: ignore[no-any-return]
         if key.endswith(".deserializer"):
             check_reader(key, value, "Give a function that takes the bytes, such as json.loads.")
         elif runs_nothing_when_called(value) or not takes(value, 1):

@@ -115,7 +115,7 @@ def worker(
 def worker_of(handler: Any) -> "Worker | None":
     """Return the declaration of a handler, or None if the object is not a worker."""
     found = vars(handler).get(_ATTRIBUTE) if inspect.isfunction(handler) else None
-    # If another decorator wraps the worker and has copied its attributes, the handler is the wrapper.
+    # Another decorator may have wrapped the worker and copied its attributes, so the wrapper becomes the handler.
     return replace(found, handler=handler) if isinstance(found, Worker) else None
 
 
@@ -171,7 +171,7 @@ class Worker:
     def call(self) -> Callable[[Any, Any], Any]:
         """The handler in the form that executors call.
 
-        In this form it takes a context, and returns outputs as a list.
+        This form takes a context, and returns outputs as a list.
         """
         return HandlerSpec(self.handler, self.batches, sends=bool(self.produces)).checked(self.options.executor)
 

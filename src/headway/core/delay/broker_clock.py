@@ -44,7 +44,7 @@ class BrokerClock:
     def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
         """Update the offset from a record's timestamp and the times when the record was sent and acknowledged.
 
-        The timestamp is a broker's; the other two are monotonic times.
+        A broker sets the timestamp; the other two times are monotonic times of this machine.
         """
         lowest = timestamp - acknowledged * 1000
         highest = timestamp + 1 - sent * 1000

@@ -210,7 +210,8 @@ class CommandLedger:
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
         """Handle the result of a search: the schedule's record as it is stored in its delay topic, or None."""
         change = self._changes.get(search.id)
-        # In the meantime, the record was found in another way, or another schedule has taken over the id.
+        # If `live` has changed, the record was found in another way in the meantime, or another schedule has taken over
+        # the id.
         if change and change.live != search.live:
             return
         if fetched and isinstance(fetched.schedule, Schedule):

@@ -174,7 +174,7 @@ def _candidates(now: DelayTopicsNow, delays: Mapping[int, float]) -> set[int]:
         if delay_topic <= longest + MAY_ENTER_LATER
     }
     # The records' most frequent delays are candidates too, because a record can enter a topic whose delay is exactly
-    # its own.
+    # the record's.
     return {
         delay_topic
         for delay_topic in {*now.with_topics, *doubled, *popular}

@@ -2,9 +2,9 @@
 
 All records in a delay topic wait for the same length of time. So a delay topic is a queue: its first record determines
 when to read the topic next. A record goes to the topic with the longest delay that fits into the record's remaining
-time, then to the topic with the longest delay that fits into the time that is left then, and so on. When the remaining
-time is shorter than the shortest delay, the record waits in memory. All times are whole milliseconds. In the code, a
-delay topic is identified by its delay.
+time, then to the topic with the longest delay that fits into the rest of that time, and so on. When the remaining time
+is shorter than the shortest delay, the record waits in memory. All times are whole milliseconds. In the code, a delay
+topic is identified by its delay.
 
 Invariants: a record never stays in a delay topic beyond its due time. Each move takes the record to a topic whose delay
 is at most the remaining time.
@@ -96,7 +96,7 @@ class Ladder:
     def exponential(cls, first: float = 1.0, base: float = 2.0, count: int = 27) -> Self:
         """Return a ladder of `count` delays.
 
-        The first delay is `first` seconds, and each next delay is `base` times as long as the delay before it.
+        The first delay is `first` seconds, and each later delay is `base` times as long as the delay before it.
 
         The default delays range from one second to two years.
 
@@ -135,7 +135,7 @@ class Ladder:
         return self.delays[: max(1, bisect_right(self.delays, delay + MAY_ENTER_LATER))]
 
     def reach(self, delay_topics: Iterable[int]) -> float:
-        """Return the shortest delay of a record that needs a delay topic other than these.
+        """Return the shortest delay for which a record needs a delay topic that is not among these.
 
         The result is infinite if no delay topic of the ladder is missing.
 
@@ -154,7 +154,7 @@ class Ladder:
             yield from ((start + time * time_in(delay_topic), delay_topic) for time in range(times))
 
     def step_at(self, delay: int, elapsed: int) -> tuple[int, int] | None:
-        """Return the step of its path that a record has reached after this many milliseconds.
+        """Return the step that a record has reached on its path after this many milliseconds.
 
         Returns None if the record has not entered a delay topic yet.
 

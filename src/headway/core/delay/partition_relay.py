@@ -1,10 +1,10 @@
 """The relay for one partition number: decides where the records that leave the delay topics go next.
 
-Like the engine, the relay is a state machine without a clock. One relay is responsible for one partition number in all
-topics of a scheduler, because the records, commands and stored state of a schedule are in partitions with the same
-number. A driver fetches from each delay topic that is not `full`, and passes the records to `receive`. The driver
-carries out each tick that `take` returns in one transaction. A relay that takes over the partition later needs only the
-stored state.
+Like the engine, the relay is a state machine without a clock. It is responsible for one partition number in all topics
+of a scheduler, because the records, commands and stored state of a schedule are in partitions with the same number. A
+driver fetches from each delay topic that is not `full`, and passes the records to `receive`. The driver carries out
+each tick that `take` returns in one transaction. A relay that takes over the partition later needs only the stored
+state.
 
 Invariants:
 - No record is delivered before it is due. Of a schedule's copies, only the live one is delivered.
@@ -49,7 +49,8 @@ from headway.errors import ScheduleError
 _MOST_HELD_OF_A_DELAY_TOPIC = 20_000
 
 # How many records may leave their delay topics in a tick that also writes due records. If the tick already has more
-# writes than this, then that many records may leave. Handling this many records takes about a millisecond.
+# writes than this, as many records may leave as the tick has writes. Handling this many records takes about a
+# millisecond.
 LEAVE_BESIDE = 200
 # How long a schedule with an unknown time zone is postponed, in milliseconds. By then, a relay that has data about the
 # zone may have taken over the partition.
@@ -144,7 +145,7 @@ class PartitionRelay:
         self._windows[delay_topic].reached_end(offset)
 
     def written(self, ends: Mapping[int, int], now: int) -> None:
-        """Record that the records that a tick has moved were written, perhaps in an open transaction.
+        """Record that the moved records of a tick were written, perhaps in an open transaction.
 
         The driver calls this once for each tick with `moved`, in the order of the ticks. `ends` has, for each delay
         topic, the offset after the last of these records.
@@ -209,7 +210,7 @@ class PartitionRelay:
         return tick
 
     def next_wake(self, now: int) -> float:
-        """Return the brokers' time at which to call `take` again even if no record arrives; infinite for never."""
+        """Return the brokers' time at which to call `take` again if no record arrives; infinite if it is not needed."""
         due = self.waiting.first_due
         times = [self._at_the_latest(window, now) for window in self._windows.values()]
         if due is not None and self.waiting.is_restored and (due <= self._frontier or self._is_full):

@@ -26,7 +26,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UnknownZoneError(ConfigError):
-    """This machine has no data about a time zone. Another machine may have it."""
+    """This machine has no data about a time zone. Another machine may have the data."""
 
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

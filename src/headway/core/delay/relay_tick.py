@@ -67,7 +67,7 @@ class RelayTick:
     # The delays of rescheduled and recurring schedules until their new due times. These delays are counted like those
     # of new records.
     delays: list[int] = field(default_factory=list)
-    # Messages about time zones of which this machine has no data. The recurring schedules in these zones wait for a
+    # Messages about time zones for which this machine has no data. The recurring schedules in these zones wait for a
     # relay that has the data.
     unknown_zones: set[str] = field(default_factory=set)
 

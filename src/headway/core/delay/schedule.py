@@ -1,7 +1,7 @@
 """A schedule: the header of a delayed record, and the handle by which users cancel or reschedule it.
 
-Invariants: reading a header never raises another error than `ScheduleError`, whatever bytes the header has. Every
-schedule that can be read can also be delivered or refused, so that no record circulates forever.
+Invariants: reading a header raises no error except `ScheduleError`, whatever bytes the header has. Every schedule that
+can be read can also be delivered or refused, so that no record circulates forever.
 """
 
 import re
@@ -38,7 +38,7 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     The `id` is unique. `at` is when the record was scheduled, and `order` is the order of records that one scheduler
     scheduled at the same time. The `generation` grows with each change of the due time; if there are copies with
-    different generations, only the latest is delivered.
+    different generations, only the copy with the latest generation is delivered.
     """
 
     id: Text

@@ -21,8 +21,8 @@ class TickPart(NamedTuple):
 
     `finished` is the value of the assignment's counter of changes at the moment of the tick. `outputs` is the
     assignment's list of output sets, of which the first `sets` existed at that moment. The sets in `withheld` are not
-    in the tick; the other sets take `size` bytes. `remembered` has the offsets that Kafka marks as done once the tick
-    is committed.
+    in the tick; the other sets take `size` bytes. `remembered` has the offsets that are marked as done in Kafka after
+    the tick is committed.
     """
 
     assignment: Assignment[Any]

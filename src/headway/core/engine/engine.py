@@ -63,7 +63,8 @@ class Engine(Generic[R]):
         size_of: A function that returns how many bytes a record takes in memory.
         size_of_output: A function that returns how many bytes an output takes in memory.
         retry_share: The fraction of the slots that records which failed before get while other records wait.
-        commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
+        commits: True if offsets and maps are ever committed. If False, no partition is paused because of the size of
+            its map.
         tenants: The weights of tenants, by name. If there are weights, each record is received with its tenant, and the
             tenants of a level take turns.
         tenant_rate: How many attempts may start per second for each tenant, or a function that returns this number for
@@ -188,7 +189,7 @@ class Engine(Generic[R]):
         return {partition for partition, each in self._assignments.items() if each.held is not None}
 
     def give_up(self, works: Iterable[Work[R]]) -> None:
-        """Mark those of these attempts that are running as stale, so that their reports only free their slots."""
+        """Mark the given attempts as stale if they are running, so that their reports only free their slots."""
         for work in works:
             if work.state is _RUNNING:
                 work.state = _STALE

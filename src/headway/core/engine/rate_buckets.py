@@ -50,7 +50,7 @@ class Bucket(Generic[R]):
         self.name = name
         self.limit = limit
         self.rate = limit * share  # the part of the limit that this engine may use
-        # the debt at the time `at`: how many more attempts have started than the rate has allowed since
+        # the debt at the time `at`: the number of starts, minus the number that the rate has allowed
         self.debt = 0.0
         self.at = now
         self.permits = [0] * levels  # for each level, the number of attempts that have a permit but have not started
@@ -79,7 +79,7 @@ class RateBuckets(Generic[R]):
     ) -> None:
         self._limit_of = limit_of
         self._share = 1.0
-        self._shares: Mapping[Hashable, float] = {}  # the shares of names that differ from `_share`
+        self._shares: Mapping[Hashable, float] = {}  # the names whose shares differ from `_share`, with their shares
         # The number of starts of each name since the last call of `needs`; None before the first call.
         self._started: Counter[Hashable] | None = None
         self._name_of = name_of

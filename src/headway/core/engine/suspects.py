@@ -28,9 +28,10 @@ MOST_SUSPECTS = 10_000
 
 
 class RecordId(NamedTuple):
-    """The identity of a record, even if its topic is deleted and created again.
+    """The identity of a record.
 
-    The timestamp distinguishes the record from a record at the same offset of a topic that was created again.
+    If a topic is deleted and created again, the timestamp distinguishes the new record at an offset from the old
+    record.
     """
 
     topic: str
@@ -147,7 +148,10 @@ def decide(
     random_number: float,
     untried: int = 0,
 ) -> Verdict:
-    """Decide what to do with a record after its process died. The other arguments are as in `Retries.decide`."""
+    """Decide by the rules in `retries` what to do with a record after its process died.
+
+    The arguments after `retries` have the same meaning as in `Retries.decide`.
+    """
     verdict = retries.decide(record, attempt, error, now, random_number, untried)
     if not error.alone:  # another record may have caused the death
         return Again(now) if isinstance(verdict, GiveUp) else verdict

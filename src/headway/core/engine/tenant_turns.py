@@ -1,4 +1,4 @@
-"""The ready attempts of a level, whose tenants take turns. For one tenant, topics and partitions take turns.
+"""The ready attempts of a level, whose tenants take turns. The topics and partitions of one tenant also take turns.
 
 Invariants: the next attempt is for the tenant that has used the least handler time in proportion to its weight.
 `PartitionTurns` and `TenantTurns` have the same methods.
@@ -88,7 +88,7 @@ class TenantTurns(Generic[R]):
         self._make_turns = make_turns
         self._tenants: dict[str, _TenantEntry[R]] = {}  # the members of `_by_time`; some may have no ready attempts
         self._by_time: _ByTime[R] = _ByTime(_ready, lambda tenant: self._tenants.pop(tenant.account.name))
-        # has an entry from the first time that an assignment is asked for
+        # the tenants of an assignment, which are collected when `only_of` first names the assignment
         self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}
         self._by_age: list[tuple[int, int, Work[R]]] | None = None  # a heap; created by the first call of `oldest`
         self.ready = 0

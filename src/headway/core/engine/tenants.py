@@ -42,7 +42,7 @@ class Account:
 class Usage:
     """Counts the seconds of handler time that each tenant has used at all levels.
 
-    Invariant: if more than `most` tenants are counted, only the `most // 2` that used the most are kept.
+    Invariant: if more than `most` tenants are counted, only the `most // 2` tenants that used the most time are kept.
     """
 
     def __init__(self, most: int = _MOST_COUNTED) -> None:

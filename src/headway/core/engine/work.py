@@ -146,11 +146,11 @@ class Work(Generic[R]):
         return 0 if self.failure is None else self.failure.untried
 
     def again(self, not_before: float, error: BaseException | None, now: float, untried: bool = False) -> Work[R]:
-        """Return a new `Work` that takes the place of this one in its lane.
+        """Return a new `Work` that takes the place of this attempt in its lane.
 
-        The new `Work` is the next attempt after this one has failed with `error`. `untried` is True if this attempt
-        failed before anything was tried. If there is no error, the new `Work` repeats this attempt, with the same
-        number.
+        If there is an error, this attempt has failed with it, and the new `Work` is the next attempt. `untried` is True
+        if this attempt failed before anything was tried. If there is no error, the new `Work` repeats this attempt with
+        the same number.
         """
         again = self._copy()
         if error is None:

@@ -114,7 +114,7 @@ class AssignedPartitions(Generic[P]):
             self._assigned.setdefault(partition, _Assigned())
 
     def locate(self, starts: Mapping[P, int]) -> list[P]:
-        """Set the start offsets of those of these partitions that wait for one, and return these waiting partitions."""
+        """Set the start offset of each of these partitions that waits for one. Returns the partitions that waited."""
         waiting = [partition for partition in starts if self._after(partition, _E.LOCATED)]
         self.note_starts({partition: starts[partition] for partition in waiting})
         return waiting

@@ -39,7 +39,7 @@ class _BufferedPartition(Generic[P, R]):
         self.topic = topic
         self.lists: deque[list[R]] = deque()
         self.start = self.count = self.size = 0
-        self.has_turn = False  # whether it is in the queue of quiet partitions or in its topic's queue
+        self.has_turn = False  # whether the partition is in the quiet queue or in its topic's queue
         self.is_aside = is_aside
 
     @property

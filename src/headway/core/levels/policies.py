@@ -91,7 +91,7 @@ class Fair:
         self._virtual_time = 0
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """Return for each level how many records it needs to fill a whole round on its own."""
+        """Return how many more records each level needs to fill a whole round on its own."""
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
@@ -200,7 +200,7 @@ class Strict:
         self._max_wait = max_wait
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """Return for each level how many records it needs to fill a whole round on its own."""
+        """Return how many more records each level needs to fill a whole round on its own."""
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:

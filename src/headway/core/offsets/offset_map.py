@@ -58,7 +58,7 @@ _ZSTD_WITH_TRAILER_FROM_BYTES = 20  # run lengths with a trailer must be compres
 _WIDEST_BITSET = 2**20
 _MAX_BODY_BYTES = 2**20  # the maximum size of a decompressed body: the size of a bitset for 8 million offsets
 _MAX_RUNS = 2**20  # more than Headway writes; bounded because a run takes one bit of the text but many bytes of memory
-_MAX_WINDOW_BYTES = 2**23  # the memory limit for decompression; the frames of the Java parallel consumer declare 2 MiB
+_MAX_WINDOW_BYTES = 2**23  # the memory limit for decompression; the Java parallel consumer's frames need 2 MiB
 
 _EMPTY_BITSET = b"l\0\0"  # written before a trailer if there is no map
 # the start of a frame that every zstd decoder skips; the frame's size follows

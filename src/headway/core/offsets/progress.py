@@ -4,8 +4,8 @@ Invariants:
 - An incomplete offset is never skipped: `committable` is the lowest incomplete offset, or the next offset to read if no
   offset is incomplete.
 - `committable` and the highest complete offset never go back.
-- Below `end`, every offset that is not incomplete is done, or does not exist because of compaction or transaction
-  markers. From `end` on, only the offsets that are complete in the starting map are done.
+- Below `end`, every offset is incomplete, done, or missing because of compaction or transaction markers. From `end` on,
+  only the offsets that are complete in the starting map are done.
 - Offsets arrive in ascending order, so a dict of the incomplete offsets is always sorted, and removing one takes O(1).
 """
 
@@ -20,7 +20,7 @@ from headway.core.offsets.offset_map import OffsetMap, canonical
 class Progress:
     """The received offsets of a partition from its committed offset on, complete and incomplete.
 
-    This class is not thread-safe. Only one thread at a time may use an object of it, so that `snapshot` is consistent.
+    This class is not thread-safe. Only one thread at a time may use a `Progress`, so that `snapshot` is consistent.
 
     >>> progress = Progress(OffsetMap(5))
     >>> progress.receive([5, 6, 9])

@@ -2,10 +2,10 @@
 
 The accumulator limits the memory that records take, and decides the order in which they are handed over to librdkafka.
 
-Most records never wait. The queue of a record is *admitted*: it gets *credit* for about one request. While there is
-credit, records of this queue are handed over at once, and the accumulator only counts their sizes. A record waits if it
-would overtake another record, or if the window of its queue or the buffer is full. A waiting record is in the queue of
-its partition, or in the *undesignated* queue of its topic if it can go to any partition. A *raw* record, which is not
+Most records never wait, because their queue is *admitted*: the queue gets *credit* for about one request. While a queue
+has credit, its records are handed over at once, and the accumulator only counts their sizes. A record waits if it would
+overtake another record, or if the window of its queue or the buffer is full. A waiting record is in the queue of its
+partition, or in the *undesignated* queue of its topic if it can go to any partition. A *raw* record, which is not
 serialised yet, waits in the raw queue of its topic until it is sorted into one of these queues. Records that were
 handed over are *in flight* until their delivery is reported; the window of a queue limits its bytes in flight
 (`FlowControl`). librdkafka computes the partition of a key faster than Python code. So records with a key are

@@ -14,12 +14,12 @@ Records that can go to any partition all go to one partition until it has receiv
 
 
 def can_send(queue: Queue[R]) -> bool:
-    """Return whether the partition of a queue has a leader, and its window is not full."""
+    """Return whether a queue can send: its partition has a leader, and its window is not full."""
     return queue.partition in queue.topic.leaders and queue.in_flight < queue.window
 
 
 def sticky_queue(topic: TopicQueues[R]) -> Queue[R] | None:
-    """Return the queue of the partition for records that can go to any partition, or None if no partition can send.
+    """Return the queue to use for records that can go to any partition, or None if no partition can send.
 
     The function returns the same queue until this queue has received `TURN` bytes or cannot send. The next queue is the
     one with the fewest bytes.
