@@ -27,7 +27,7 @@ class BrokerClock:
     """
 
     def __init__(self) -> None:
-        # The highest lower bound of the offset in the current period, and in the period before it.
+        # The highest lower bounds of the offset: one for the current period, and one for the period before it.
         self._offset = self._before = -math.inf
         self._since = -math.inf
         self._observed = -math.inf

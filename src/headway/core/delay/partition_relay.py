@@ -49,13 +49,12 @@ from headway.errors import ScheduleError
 _MOST_HELD_OF_A_DELAY_TOPIC = 20_000
 
 # How many records may leave their delay topics in a tick that also writes due records. If the tick already has more
-# writes than this, as many records may leave as the tick has writes. Handling this many records takes about a
-# millisecond.
+# writes than this, as many records may leave as the tick has writes. Handling 200 records takes about a millisecond.
 LEAVE_BESIDE = 200
 # How long a schedule with an unknown time zone is postponed, in milliseconds. By then, a relay that has data about the
 # zone may have taken over the partition.
 _LOOK_FOR_ZONE_AGAIN_AFTER = 60_000
-_FORGET_AT_ONCE = 2_000  # the maximum number of changes to forget in one tick; a record is written for each
+_FORGET_AT_ONCE = 2_000  # the maximum number of changes to forget in one tick; each change costs one written record
 
 
 class _MovedBounds(NamedTuple):
