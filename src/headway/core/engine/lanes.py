@@ -32,8 +32,8 @@ OrderingName = Literal["key", "key_if_any", "partition", "unordered"]
 class Ordering(enum.StrEnum):
     """Defines which records run in order: those with the same key, those of the same partition, or no records.
 
-    With `KEY`, all records without a key count as having the same key. With `KEY_IF_ANY`, they can run in any order. An
-    ordering can also be given as text, as in `ordering="partition"`.
+    With `KEY`, all records without a key count as having the same key. With `KEY_IF_ANY`, records without a key can run
+    in any order. An ordering can also be given as text, as in `ordering="partition"`.
     """
 
     KEY = "key"
@@ -42,7 +42,7 @@ class Ordering(enum.StrEnum):
     UNORDERED = "unordered"
 
     def lanes_of(self, records: Sequence[Any]) -> Iterable[Hashable]:
-        """Return the name of the lane of each of these records of one partition. A record without a lane has `ALONE`.
+        """Return the lane names of records of one partition. The name is `ALONE` for a record without a lane.
 
         With `KEY`, all records without a key share a lane, because their order can matter.
         """
