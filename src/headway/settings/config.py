@@ -366,7 +366,7 @@ def explain_refused(reason: str, config: Config, known: Collection[str]) -> str:
         if near := difflib.get_close_matches(key, {*OWN_KEYS, *known}, n=1, cutoff=0.8):
             return f"The setting {key!r} is not known. Did you mean {near[0]!r}?"
         if key.isidentifier():
-            return f"{key!r} is not a setting. Pass arguments of the class next to the settings, not among them."
+            return f"{key!r} is not a setting. Pass arguments of the class as keyword arguments, outside the settings."
     return f"Kafka's client refuses the configuration: {reason.rstrip('.')}."
 
 

@@ -288,7 +288,7 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_right_one() -> None:
 
 def test_an_argument_among_the_settings_is_told_to_be_one() -> None:
     with pytest.raises(
-        ConfigError, match=r"'policy' is not a setting\. Pass arguments of the class next to the settings"
+        ConfigError, match=r"'policy' is not a setting\. Pass arguments of the class as keyword arguments"
     ):
         Producer({"bootstrap.servers": "x", "levels": 1, "policy": "strict"})
 

@@ -73,7 +73,7 @@ def test_what_a_users_callback_raises_is_logged_and_holds_up_nothing(caplog: pyt
             "levels.number",
             'Kafka\'s client refuses the configuration: No such configuration property: "levels.number".',
         ),
-        ("shelf", "'shelf' is not a setting. Pass arguments of the class next to the settings, not among them."),
+        ("shelf", "'shelf' is not a setting. Pass arguments of the class as keyword arguments, outside the settings."),
     ],
 )
 def test_an_unknown_setting_is_named_with_the_nearest_known_one(key: str, said: str) -> None:
