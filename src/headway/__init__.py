@@ -1,7 +1,7 @@
 """Headway: Apache Kafka as a work queue.
 
-A public name is imported when it is first used. So a command that only shows its help takes a fifth of the time, and
-each of Spark's Python workers starts faster. `__init__.pyi` declares the same names for type checkers and editors.
+Each public name is imported when it is first used. A command that only shows its help is therefore five times as fast,
+and each of Spark's Python workers starts sooner. `__init__.pyi` declares the same names for type checkers and editors.
 """
 
 from headway.runtime.lazy_import import importer

@@ -18,19 +18,22 @@ from headway.records.record_types import ConsumerRecord, Header
 
 PREFIX = "headway.error."
 MOST_BYTES = 67_108_864
-"""The `message.max.bytes` of clients that send dead letters. It is large, so that only the topic's own limit applies.
+"""The `message.max.bytes` of clients that send dead letters.
 
-It is well below the broker's `socket.request.max.bytes` (100 MiB by default), because a broker closes the connection
-without giving a reason when a request is larger than that.
+This limit is large, so that only the topic's own limit applies.
+
+The limit is well below the broker's `socket.request.max.bytes` (100 MiB by default), because a broker that receives a
+larger request closes the connection without giving a reason.
 """
 
 _SHORTENED = PREFIX + "shortened"
 _TEXTS = [PREFIX + name for name in ("exception", "message", "reason", "first.exception", "first.message")]
-_A_HEADER = 12  # the maximum number of bytes that a header takes in addition to its name and value
+_A_HEADER = 12  # upper bound for the bytes of a header that encode neither its name nor its value
 # At least this many bytes of the key and value together are kept, even if the headers are long.
 _LEAST_KEPT = 1000
 _LEAST_OF_A_TEXT = 100  # at least this many bytes are kept of each error text in the headers
-# The smallest max.message.bytes that a dead-letter topic can have. The headers about a failure take about a quarter.
+# The smallest max.message.bytes that a dead-letter topic can have. The headers about a failure take about a quarter of
+# this size.
 _LEAST_OF_A_TOPIC = 4096
 
 R = TypeVar("R", bound=OutgoingRecord)
@@ -48,10 +51,10 @@ class FailedWork(Protocol):
 
 
 def name_and_text(error: BaseException) -> tuple[str, str]:
-    """Return the name of an error's class, with its module, and the error's text, as dead letters store them.
+    """Return the qualified name of an error's class and the error's text, as dead letters store them.
 
-    For a `RetryLater` these describe the error that it was raised from, and for an `EarlierAttemptError` the original
-    error.
+    For a `RetryLater`, the name and the text are those of the error that caused the `RetryLater`. For an
+    `EarlierAttemptError`, they are those of the earlier attempt's error.
     """
     error = failure_behind(error)
     if issubclass(type(error), EarlierAttemptError):
@@ -102,7 +105,7 @@ def letter_headers(
 
 
 def size_in_request(record: OutgoingRecord) -> int:
-    """Estimate how many bytes a record takes in a produce request. The estimate is never too low."""
+    """Return an upper bound for the number of bytes that a record takes in a produce request."""
     return _size(record.value, record.key, record.headers or ())
 
 
@@ -112,12 +115,12 @@ def _size(value: bytes | None, key: bytes | None, headers: Sequence[Header]) -> 
 
 
 def fitting(letter: R, most: int) -> R:
-    """Return a dead letter unchanged if it takes at most `most` bytes, and otherwise a shortened copy."""
+    """Return a dead letter unchanged if its size is at most `most` bytes, and otherwise a shortened copy."""
     return letter if size_in_request(letter) <= most else shortened_record(letter, most)
 
 
 def shortened_record(letter: R, most: int) -> R:
-    """Return a copy of a dead letter that is cut to about `most` bytes.
+    """Return a copy of a dead letter, truncated to about `most` bytes.
 
     The headers about the failure are kept, and the record's own headers are left out. An additional header gives the
     original sizes.
@@ -137,7 +140,9 @@ def shortened_record(letter: R, most: int) -> R:
 
 
 def halved(letter: R) -> R | None:
-    """Cut a dead letter that Kafka refused as too large to half its size. Returns None if that does not shrink it.
+    """Return a shortened copy, of about half the size, of a dead letter that Kafka refused as too large.
+
+    Returns None if the copy would not be smaller.
 
     The size that a topic accepts cannot be known in advance, because the brokers count compressed bytes.
     """
@@ -147,7 +152,7 @@ def halved(letter: R) -> R | None:
 
 
 def why_not_kept(topic: str, settings: Mapping[str, str]) -> str | None:
-    """Return a sentence that says why a topic with these settings cannot keep dead letters, or None if it can.
+    """Return a sentence that says why a topic with these settings cannot keep dead letters, or None if the topic can.
 
     >>> why_not_kept("dead", {"cleanup.policy": "delete", "max.message.bytes": "1048588"})
     """

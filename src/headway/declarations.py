@@ -1,7 +1,7 @@
 """Checks of the functions, numbers and choices that users pass in.
 
-A wrong argument is refused at once, with a clear error. Without these checks it would fail only at the first record,
-perhaps long after the start.
+A wrong argument is refused at once, with a clear error. Without these checks, the argument would cause an error only at
+the first record, perhaps long after the start.
 """
 
 import inspect
@@ -16,12 +16,12 @@ from typing import Any
 
 from headway.errors import ConfigError
 
-_MOST_SHOWN = 200  # the most characters of a value that an error message shows
+_MOST_SHOWN = 200  # an error message shows at most this many characters of a value
 _MADE_OF_BYTES = (int, float, bytes, bytearray, memoryview)
 _MARKS_OF_FIELDS = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "_fields")
 
 unusable_character = re.compile("[\0\ud800-\udfff]").search
-"""Finds a character that confluent-kafka cannot handle: it cuts text off at NUL, and a surrogate ends the process."""
+"""Matches a character that confluent-kafka cannot handle: it truncates text at a NUL, and crashes on a surrogate."""
 
 
 def check_number(name: str, value: Any, at_least: float, unit: str = "") -> None:
@@ -53,12 +53,13 @@ def check_above_zero(name: str, value: Any) -> None:
 
 
 _LARGEST_PLACE = 2**63 - 1
-# About eleven days, in seconds. Python's threads and librdkafka do not accept arbitrarily long timeouts.
+# About eleven days, in seconds. This limit exists because Python's threads and librdkafka do not accept arbitrarily
+# long timeouts.
 _LONGEST_TIMEOUT = 1_000_000.0
 
 
 def checked_timeout(timeout: Any) -> float:
-    """Return a timeout in seconds that every wait accepts: negative values become 0, and infinity eleven days.
+    """Return a timeout in seconds that every wait accepts: negative values become 0, and infinity about eleven days.
 
     Raises `ConfigError` if the value is not a number.
     """
@@ -78,7 +79,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raise `ConfigError` unless a value is True or False. Without the check any text, even "no", would be true."""
+    """Raise `ConfigError` unless a value is True or False. Without this check, the text "no" would count as true."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is {shown(value)}; it must be True or False.")
 
@@ -144,17 +145,18 @@ def is_whole(value: object) -> bool:
 
 
 def takes(function: Callable[..., Any], count: int, *, as_promised: bool = False) -> bool:
-    """Return whether a function can be called with this many positional arguments; True if that cannot be known.
+    """Return whether a function can be called with this many positional arguments; True if its signature is not known.
 
-    A function decorated with `functools.wraps` shows the signature of the function that it wraps, which may differ
-    from its own. With `as_promised` the signature of the wrapped function decides, and otherwise its own.
+    A wrapper that was created with `functools.wraps` reports the signature of the wrapped function, which may differ
+    from the wrapper's own signature. If `as_promised` is True, this function checks the reported signature, and
+    otherwise the wrapper's own.
     """
     try:
         signature = inspect.signature(function, follow_wrapped=as_promised)
     except ValueError:  # a builtin without a signature, a method without `self`, or a partial with too many arguments
         inner = _without_arguments(function)
         return not (inspect.isfunction(inner) or inspect.ismethod(inner) or inspect.isfunction(type(inner).__call__))
-    except Exception:  # a user's own `__signature__` can raise any error
+    except Exception:  # a `__signature__` that the user defined can raise any error
         return True
     try:
         signature.bind(*range(count))
@@ -174,7 +176,7 @@ def is_async_generator_function(function: Callable[..., Any]) -> bool:
 
 
 def is_generator_function(function: Callable[..., Any]) -> bool:
-    """Return whether a function yields, or is an object with such a `__call__`. Async generators count, too."""
+    """Return whether a function yields, or is an object with such a `__call__`. Async generators are included."""
     return _is(inspect.isgeneratorfunction, function) or is_async_generator_function(function)
 
 
@@ -189,19 +191,22 @@ def _is(kind: Callable[[Any], bool], function: Any) -> bool:
 
 
 def called(function: Any) -> str:
-    """Return a function's name for error messages. The arguments of a partial are left out: they can be secrets."""
+    """Return a function's name for error messages.
+
+    The arguments of a partial are left out, because they can be secrets.
+    """
     function = _without_arguments(function)
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__qualname__
 
 
 def shown(value: object) -> str:
-    """Return the text of a value for error messages. It is shortened, and an error in `__repr__` is caught."""
+    """Return the text of a value for error messages. A long text is shortened, and an error in `__repr__` is caught."""
     try:
         text = repr(value)
     except ValueError:
-        return "a number of thousands of digits"
-    except Exception:  # the __repr__ of a user's own class can raise any error
+        return "a number with thousands of digits"
+    except Exception:  # a `__repr__` that the user defined can raise any error
         return f"of the type {type(value).__qualname__}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
 

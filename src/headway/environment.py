@@ -32,7 +32,7 @@ def settings_from_environment(config_file: str | os.PathLike[str] | None = None)
 
 
 def said_servers(settings: dict[str, Any]) -> str | None:
-    """Return Kafka's address from the settings or the environment variable, or None if neither of them has it."""
+    """Return Kafka's address from the settings or the environment variable, or None if neither names an address."""
     return settings.get(SERVERS) or settings.get(SERVERS_TOO) or os.environ.get(SERVERS_VARIABLE)
 
 
@@ -43,12 +43,13 @@ def with_servers(settings: dict[str, Any], servers: str | None) -> dict[str, Any
 
 def find_own_modules(settings: dict[str, Any]) -> None:
     """Make the working directory importable, if the setting `oauth_cb` names a function that may be defined there."""
-    if "oauth_cb" in settings and os.getcwd() not in sys.path:  # an installed command does not have it on sys.path
+    # Python does not put the working directory on the `sys.path` of an installed command.
+    if "oauth_cb" in settings and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
 def local_broker() -> str | None:
-    """Return the address of the broker that `headway broker start` started, or None if it is not running."""
+    """Return the address of the broker that `headway broker start` started, or None if that broker is not running."""
     from headway.broker import EXTRA  # noqa: PLC0415 - not needed if the user gives Kafka's address
 
     try:
@@ -58,6 +59,6 @@ def local_broker() -> str | None:
     except ModuleNotFoundError as error:  # without the extra `broker` no local broker can be running
         if error.name not in EXTRA:
             raise
-    except LocalBrokerError:  # the broker's description is damaged, which the `headway broker` commands report
+    except LocalBrokerError:  # the file that describes the broker is damaged; the `headway broker` commands report this
         pass
     return None

@@ -1,4 +1,4 @@
-"""Every error that Headway raises, and the exceptions by which a handler decides what happens to its record.
+"""Every error that Headway raises, and the exceptions that a handler raises to decide what happens to its record.
 
 HeadwayError
 ├── ConfigError           a setting, an argument or an option is missing or not valid (also a ValueError)
@@ -123,8 +123,8 @@ class AuthorizationError(KafkaError):
 class FetchError(KafkaError):
     """A level could not fetch; the other levels continue.
 
-    The poll in which the error occurs still returns its records, and the next poll raises the error. So no fetched
-    record is lost. `level` is None if one group reads all levels and none of them could fetch.
+    The poll during which the error occurs still returns the records that were fetched, and the next poll raises the
+    error. So no record is lost. `level` is None if one group reads all levels and none of them could fetch.
     """
 
     def __init__(self, level: int | None, reason: str) -> None:
@@ -135,7 +135,7 @@ class FetchError(KafkaError):
 class FetchRefusedError(FetchError, AuthorizationError):
     """The client is not permitted to read a level's topics or to use its group.
 
-    The level resumes by itself once the permission is granted.
+    The level resumes automatically once the permission is granted.
     """
 
     def __init__(self, level: int | None, reason: str) -> None:
@@ -212,7 +212,7 @@ class TimeLimitError(HeadwayError):
 
 
 class EarlierAttemptError(HeadwayError):
-    """How an earlier attempt at a record failed before `RetryLater` stored the record again, read from its header.
+    """The error of an earlier attempt, read from the header of a record that was stored again because of `RetryLater`.
 
     Attributes: exception: The name of the error's class. message: The error's text, possibly shortened.
     """
@@ -235,7 +235,9 @@ class HandlerProcessError(HeadwayError):
 
 
 class ProcessDiedError(HandlerProcessError):
-    """The process that was handling a record died. For each record that was running in it, the attempt has failed.
+    """The process that was handling a record died.
+
+    The attempts at all records that the process was handling have failed.
 
     Attributes: deaths: How many processes have died while handling this record, this one included. alone: True if no
     other record was running in the process, so this record must have caused the death.
@@ -258,7 +260,7 @@ class BatchError(HeadwayError):
         self.failures = {index: _as_exception(failure) for index, failure in failures.items()}
         try:
             which = repr(self.failures)
-        except BaseException:  # the __repr__ of a user's own exception class can raise
+        except BaseException:  # a `__repr__` that the user defined can raise
             which = ", ".join(map(str, self.failures))
         super().__init__(f"{len(self.failures)} records of a batch failed: {which}")
 
@@ -302,7 +304,8 @@ class RetriableError(Exception):
             `max_attempts`.
     """
 
-    retry_after: float | None = None  # also class attributes, because a subclass's __init__ might not call ours
+    # Both fields are also class attributes, because a subclass's `__init__` might not call this one.
+    retry_after: float | None = None
     untried: bool = False
 
     def __init__(self, *args: object, retry_after: float | None = None, untried: bool = False) -> None:
@@ -314,11 +317,11 @@ class RetriableError(Exception):
 class RetryLater(Exception):  # noqa: N818 - it is a request, not an error
     """Raised by a handler to try again after a delay, during which the record waits in Kafka, not in this process.
 
-    The record is stored as a schedule (see `Scheduler`), and this process is done with it. After `delay` a relay sends
-    it to its topic again, and the number of its attempts continues. In the meantime, later records of its key are
-    handled before it. After `max_attempts` it becomes a dead letter. If `RetryLater` is raised from another error, or
-    while another error is handled, that error is logged and stored with the record. If the scheduler refuses the delay
-    or the record, the attempt has failed as with any other error.
+    The record is stored as a schedule (see `Scheduler`), and this process is done with it. After `delay`, a relay sends
+    the record to its topic again, and earlier attempts still count towards `max_attempts`. In the meantime, later
+    records with the same key are handled. After `max_attempts` the record becomes a dead letter. If `RetryLater` is
+    raised from another error, or while another error is handled, that error is logged and stored with the record. If
+    the scheduler refuses the delay or the record, the attempt has failed as with any other error.
 
     Args:
         delay: The delay in seconds; 0 or less means no delay.

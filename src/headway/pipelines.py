@@ -23,7 +23,8 @@ class PipelineRun:
     Args:
         spark: The Spark session.
         kafka: librdkafka's settings.
-        topics: The topics to read. A mapping gives existing topics without levels, each with its level.
+        topics: The topics to read. To read existing topics without levels, pass a mapping from each topic to the level
+            that its records get.
         levels: The number of levels.
         directory: The directory for checkpoints and results.
         once: True if each query ends once it has read the records that exist now. Otherwise queries run until they
@@ -54,10 +55,10 @@ class PipelineRun:
         return {f"kafka.{name}": str(value) for name, value in connection_of(self.kafka).items()}
 
     def source(self, topics: Topics | None = None, **options: Any) -> DataFrame:
-        """Return a stream of the records of the topics by priority, from the first record on.
+        """Return a stream of the records of the topics by priority, beginning with the first stored record.
 
-        By default it reads the topics of the run. Other `topics` must have the same number of levels. `options` are
-        options of `format("headway")`, which override the options that this method sets.
+        By default the stream reads the topics of the run. Other `topics` must have the same number of levels. `options`
+        are options of `format("headway")`, which override the options that this method sets.
         """
         topics = self.topics if topics is None else topics
         kafka = self.kafka if topics is self.topics else connection_of(self.kafka)
@@ -77,8 +78,8 @@ class PipelineRun:
     def keep(self, rows: DataFrame, name: str = "kept") -> StreamingQuery:
         """Start a query that stores rows as Parquet for the report. If the run is `once`, wait for the query to end.
 
-        The report needs the columns `level`, `produced_at`, `read_at` and `done_at`; `stamped` creates the last two. A
-        micro-batch that is repeated replaces the files that its first run wrote.
+        The report needs the columns `level`, `produced_at`, `read_at` and `done_at`; `stamped` creates the last two. If
+        Spark repeats a micro-batch, the new files replace those of the first run.
         """
         self.kept = True
         return self.start(rows.writeStream.foreachBatch(parquet_writer(self.results)), name)
@@ -94,11 +95,14 @@ class PipelineRun:
 
 
 Pipeline = Callable[[PipelineRun], Any]
-"""A user's function that starts the queries of a pipeline; it is called with the run."""
+"""A function that the user wrote to start the queries of a pipeline. It is called with the run."""
 
 
 def source(spark: SparkSession, kafka: Mapping[str, Any], topics: Topics, levels: int, **options: Any) -> DataFrame:
-    """Return a stream of the records of all levels, from the first record on. `kafka` has librdkafka's settings."""
+    """Return a stream of the records of all levels, beginning with the first stored record.
+
+    `kafka` has librdkafka's settings.
+    """
     if isinstance(topics, Mapping):
         chosen: dict[str, Any] = {"priorities": json.dumps(dict(topics))}
     else:
@@ -112,7 +116,7 @@ def source(spark: SparkSession, kafka: Mapping[str, Any], topics: Topics, levels
 
 
 def triggered(writer: DataStreamWriter, once: bool) -> DataStreamWriter:
-    """Set the trigger of a query: either once, for the records that exist now, or every second."""
+    """Set the trigger of a query: once, for the records that exist now, or every second."""
     return writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
 
 

@@ -8,13 +8,14 @@ from headway.declarations import is_number, is_whole
 from headway.errors import FatalError, RetriableError
 from headway.http.request_response import Response
 
-_LONGEST = 1000  # the maximum number of characters of an error that are kept
+_LONGEST = 1000  # at most this many characters of an error are kept
 
 
 def named_failures(response: Response, count: int, max_retry_after: float) -> Mapping[int, Exception]:
     """Return the errors of the failed records, by their indexes in a batch of `count` records.
 
-    A failure is retried unless its `retry` is false. Its `retry_after` can be the seconds to wait before the retry.
+    A failed record is retried unless `retry` is false in its entry. The entry's `retry_after`, if present, is the
+    number of seconds to wait before the retry.
 
     Raises `ValueError` if the response does not show clearly which records failed.
     """

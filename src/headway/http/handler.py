@@ -29,9 +29,10 @@ _NOT_IDEMPOTENT = {"POST", "PATCH"}  # methods that are not idempotent by defini
 
 
 def open_session() -> aiohttp.ClientSession:
-    """Open a session that limits no connections and keeps no cookies.
+    """Open a session that does not limit the number of connections and keeps no cookies.
 
-    The handler itself limits the requests to each host. Cookies would be shared by the requests of all records.
+    The handler itself limits the requests to each host. If cookies were kept, the requests for all records would share
+    them.
     """
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
 
@@ -89,15 +90,15 @@ class Requests(Generic[R]):
     async def _ask(self, request: Request, key: Callable[[], str]) -> Response:
         """Send a request, and return the response.
 
-        Raises an error if the response does not mean that the record is done. `key` is called to compute the
-        `Idempotency-Key` if the request needs one.
+        Raises an error unless the response means that the record is done. If the request needs an `Idempotency-Key`,
+        `key` is called to compute the key.
         """
         host = str(request.target.origin())
         client = await self._client()
         async with client.hosts.slot(host):
             response = await self._send(client.session, request, self._headers(request, key))
             wait = self._wait(response)
-            if wait:  # the pause must begin before the slot is released, or the next request would be sent first
+            if wait:  # otherwise the next request could be sent before the pause begins
                 client.hosts.pause(host, wait)
         self._require_done(request, response, wait)
         return response
@@ -120,7 +121,8 @@ class Requests(Generic[R]):
     async def _send(self, session: aiohttp.ClientSession, request: Request, headers: CIMultiDict[str]) -> Response:
         """Send a request, and return the response, whatever its status is.
 
-        Errors are raised without their causes, because the messages of these can contain the URL and secrets in it.
+        Errors are raised without a `__cause__`, because the message of the cause can contain the URL, which can contain
+        secrets.
         """
         try:
             body, media_type = request.content
@@ -153,7 +155,7 @@ class Requests(Generic[R]):
             body += chunk
         truncated = len(body) > self._max_body
         if truncated:
-            answer.close()  # this closes the connection, so that the rest of the response is not read
+            answer.close()  # closing the connection avoids reading the rest of the response
         return Response(answer.status, answer.headers, bytes(body[: self._max_body]), truncated)
 
     # Deciding whether the record is done
@@ -187,8 +189,8 @@ class Requests(Generic[R]):
         if loop not in self._clients:
             session = self._open_session()
             # In a worker of Spark, the handler can be garbage-collected while its loop continues. The finalizer then
-            # closes the session. Its reference to the session also prevents aiohttp's warning that a session was not
-            # closed.
+            # closes the session. Because the finalizer refers to the session, aiohttp does not warn that the session
+            # was not closed.
             at_last = weakref.finalize(self, _close_later, loop, session)
             at_last.atexit = False
             keeper = self._keep(loop, session, at_last)
@@ -201,7 +203,7 @@ class Requests(Generic[R]):
     ) -> AsyncGenerator[None, None]:
         """Keep the session open until its event loop ends, and then close it in that loop.
 
-        An event loop that ends closes its async generators, which includes this one. So users need not close anything.
+        When an event loop ends, it closes its async generators, including this one. So users need not close anything.
         """
         async with session:
             try:
@@ -224,14 +226,15 @@ class HttpHandler(Requests[Any]):
     Args:
         to_request: A function that creates the request for a record. If it raises an error, the attempt has failed.
         per_host: The maximum number of simultaneous requests to one host (scheme, name and port).
-        timeout: The seconds that a request can take, from connecting to the last byte of the response.
+        timeout: The maximum duration of a request in seconds, from connecting to the last byte of the response.
         accept: Statuses in addition to 2xx that mean that the record is done, such as 409 if the server sends it for a
             repeated request.
         on_response: A function that is called with the record and the response before the record is done. If it raises
             an error, the attempt has failed.
-        idempotency_key: True to send the header `Idempotency-Key` with a POST or PATCH, unless the request already has
-            it. Its value is the record's origin, so it is the same for each attempt.
-        max_retry_after: The longest wait that a server can request, in seconds. A longer wait is shortened to it.
+        idempotency_key: True to add the header `Idempotency-Key` to a POST or PATCH that does not have it. The header's
+            value is the record's origin, which is the same for each attempt.
+        max_retry_after: The longest wait that a server can request, in seconds. A longer wait is shortened to this
+            limit.
         max_body: The maximum number of bytes that are read of a response's body. A longer body is truncated.
         session: A function that opens the session, for example with a proxy or a client certificate. It is called in
             the event loop.
@@ -240,9 +243,9 @@ class HttpHandler(Requests[Any]):
     """
 
     async def __call__(self, record: Any, context: Context | None = None) -> Response:
-        """Send the request for a record, and return the response. The context is not used.
+        """Send the request for a record, and return the response. The context is ignored.
 
-        Raises an error if the response does not mean that the record is done.
+        Raises an error unless the response means that the record is done.
         """
         response = await self._ask(self._to_request(record), lambda: id_of(record))
         await self._call_on_response(record, response)
@@ -292,7 +295,7 @@ def _close_later(loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
 
 
 def id_of(record: Any) -> str:
-    """Return the origin of a record or row as a string, which is the same for each attempt.
+    """Return the origin of a record or row as a string. The string is the same for each attempt.
 
     Raises `FatalError` for a row without an origin, because the server could not recognise a repeated request.
     """
@@ -323,7 +326,7 @@ def _is_transient(response: Response) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error by the operating system's message or the name of its class, as its text can contain secrets."""
+    """Describe an error by the operating system's message or by its class, because its text can contain secrets."""
     name = type(error).__name__
     return f"{error.strerror} ({name})" if isinstance(error, OSError) and error.strerror else name
 
@@ -331,8 +334,9 @@ def _reason(error: Exception) -> str:
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Return the seconds that the header Retry-After requests to wait, or None if it is missing or not valid.
 
-    If the header is a date, it is compared with the response's header Date, so that a wrong clock on the server or here
-    does not matter. Without the header Date, it is compared with `now`, in seconds since the epoch.
+    If the header is a date, the difference from the response's header Date is returned, so that a wrong clock on the
+    server or on this machine does not matter. Without the header Date, the difference from `now` (in seconds since the
+    epoch) is returned.
 
     >>> retry_after({"Retry-After": "120"}, now=0)
     120.0

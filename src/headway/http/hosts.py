@@ -1,8 +1,8 @@
 """Limits the simultaneous requests to each host, and keeps the pauses that hosts request.
 
-Invariants: no host has more simultaneous requests than slots. A host that requested a pause gets no requests until the
-pause is over. A request that waits for one host does not delay requests to other hosts. A host that is not in use takes
-no memory.
+Invariants: A host never has more simultaneous requests than slots. A host that requested a pause gets no requests until
+the pause is over. A request that waits for one host does not delay requests to other hosts. A host that is not in use
+takes no memory.
 """
 
 import asyncio
@@ -44,8 +44,9 @@ class Hosts:
     async def slot(self, host: str) -> AsyncIterator[None]:
         """Hold a slot of a host until the end of the `async with` block. Requests get slots in the order of arrival.
 
-        Raises `RetriableError` if the host has requested a pause, or requests one before there is a free slot. Waiting
-        here until the pause is over would occupy a slot of the consumer that records for other hosts can use.
+        Raises `RetriableError` if the host has requested a pause, or requests one before there is a free slot. If this
+        method waited until the pause is over, it would occupy a slot of the consumer that a record for another host
+        could use.
         """
         self._require_no_pause(host)
         slots = self._slots[host]

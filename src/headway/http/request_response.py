@@ -1,4 +1,7 @@
-"""Requests and responses. Their `repr` leaves out headers, bodies, queries and credentials, which can be secret."""
+"""Requests and responses.
+
+The `repr` of a request or response leaves out headers, bodies, queries and credentials, because these can be secret.
+"""
 
 import json as json_module
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class AsyncPriorityConsumer:
-    """A `PriorityConsumer` for asyncio: the same settings and guarantees, with `await` and `async for`.
+    """A `PriorityConsumer` for asyncio. It has the same settings and guarantees, and supports `await` and `async for`.
 
     Several tasks can poll and iterate at the same time; each record goes to one task. Cancelling a call loses no
     record. Rebalance callbacks run during a poll, in the event loop's thread. When `unsubscribe` or `close` revokes
@@ -58,7 +58,7 @@ class AsyncPriorityConsumer:
         return self._consumer.paused()
 
     def wakeup(self) -> None:
-        """Make a waiting poll, or else the next poll, raise `WakeupError`. Thread-safe."""
+        """Make the waiting poll raise `WakeupError`, or the next poll if none is waiting. Thread-safe."""
         self._consumer.wakeup()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -101,7 +101,10 @@ class AsyncPriorityConsumer:
             await self._consumer.wake.wait_async(longest_wait(0, None))
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit an offset for each partition: the next one to read. By default it follows the returned records."""
+        """Commit the next offset to read of each partition.
+
+        By default, this is the offset after the last record that was returned from the partition.
+        """
         await self._call(self._consumer.commit, offsets)
 
     async def committed(
@@ -119,15 +122,18 @@ class AsyncPriorityConsumer:
         await self._call(self._consumer.seek, partition, offset)
 
     async def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Continue reading these partitions, or by default all assigned ones, at their beginnings."""
+        """Continue reading these partitions, or all assigned partitions if None, at their beginnings."""
         await self._call(self._consumer.seek_to_beginning, partitions)
 
     async def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Skip all records that are now stored in these partitions, or by default in all assigned ones."""
+        """Skip all records that are now stored in these partitions, or in all assigned partitions if None."""
         await self._call(self._consumer.seek_to_end, partitions)
 
     async def seek_to_time(self, timestamp: int, partitions: Partitions | None = None) -> None:
-        """Continue at the first record with this timestamp (ms since the epoch) or a later one, or else at the end."""
+        """Continue at the first record with this timestamp (ms since the epoch) or a later one.
+
+        If there is no such record, continue at the end.
+        """
         await self._call(self._consumer.seek_to_time, timestamp, partitions)
 
     async def pause(
@@ -145,7 +151,10 @@ class AsyncPriorityConsumer:
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float = REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
-        """Return each partition's first offset at or after a time in milliseconds since the epoch, or None."""
+        """Return each partition's first offset at or after a time, or None if there is none.
+
+        Times are in milliseconds since the epoch.
+        """
         return await self._call(self._consumer.offsets_for_times, times, timeout)
 
     async def beginning_offsets(
@@ -187,7 +196,7 @@ class AsyncPriorityConsumer:
         await self._call(self._consumer.__exit__, kind, error, trace)
 
     async def lend(self, use: Callable[[PriorityConsumer], T]) -> T:
-        """Call `use` with the plain consumer on a worker thread. No other call uses the consumer during that time."""
+        """Call `use` with the plain consumer on a worker thread. No other call uses it until `use` returns."""
         return await self._call(use, self._consumer)
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:

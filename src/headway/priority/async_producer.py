@@ -40,7 +40,7 @@ _AWAITED_FOR = 60_000
 T = TypeVar("T")
 
 _QueueKey = tuple[Destination, int | None]
-"""A record's destination (its topic and level), and its partition if it was given."""
+"""A record's destination (its topic and level), and its partition if the caller specified one."""
 
 
 class AsyncProducer:
@@ -48,8 +48,8 @@ class AsyncProducer:
 
     Tens of thousands of sends can be under way at once, because `send` returns a future and needs no task. When the
     buffer is full, `send` still returns at once, and its record waits for space behind earlier records for the same
-    partition. With `on_full="raise"`, `send` raises `BufferFullError` instead. A producer is for one event loop at a
-    time, in which it also processes Kafka's delivery reports.
+    partition. With `on_full="raise"`, `send` raises `BufferFullError` instead. A producer belongs to one event loop at
+    a time, and also processes Kafka's delivery reports in that loop.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AsyncProducer:
         self._waiters: dict[_QueueKey, Waiters] = {}
         # The tasks of records for which the buffer had no space. They wait for space, and then for delivery.
         self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}
-        self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # its thread starts at the first call
+        self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # the executor starts its thread at the first call
         with construction(lambda: self._producer.close(0)):
             self._producer = Producer(
                 _awaited(config), policy=policy, distributor=distributor, after_reports=self._after_reports
@@ -143,7 +143,7 @@ class AsyncProducer:
     ) -> asyncio.Future[RecordMetadata] | None:
         """Send a record as `send` does if the buffer has space now. Otherwise send nothing and return None.
 
-        It also returns None if earlier records for the same partition are still waiting for buffer space.
+        The result is also None if earlier records for the same partition are still waiting for buffer space.
         """
         loop, producer = asyncio.get_running_loop(), self._producer
         if loop is not self._loop:
@@ -164,7 +164,7 @@ class AsyncProducer:
         return awaited if taken else None
 
     def metrics(self) -> ProducerMetrics:
-        """Return how many records were sent, delivered and failed since the start, and how many are queued."""
+        """Return how many records were sent, were delivered, have failed since the start, and are queued now."""
         return self._producer.metrics()
 
     def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
@@ -182,7 +182,7 @@ class AsyncProducer:
         return self._scheduler
 
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Process delivery reports in this event loop from now on, not in a thread or in an earlier event loop."""
+        """Process delivery reports in this event loop from now on, instead of in a thread or an earlier event loop."""
         self._producer.check_open()
         self._producer.sender.client.reports.serve_in(loop)
         self._space = asyncio.Event()
@@ -227,7 +227,10 @@ class AsyncProducer:
         return await record.awaited
 
     async def _have_no_waiting(self, timeout: float | None, topic: str | None = None, level: int | None = None) -> int:
-        """Wait until the records for which the buffer had no space are delivered. Returns how many are not yet."""
+        """Wait until the records for which the buffer had no space are delivered.
+
+        Returns the number of these records that are still waiting after `timeout` seconds.
+        """
         of_these = {
             task
             for task, record in self._waiting.items()
@@ -245,11 +248,14 @@ class AsyncProducer:
         if threading.get_ident() == self._thread:
             self._resolve()
         elif self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # raised if the loop is closed; no future is awaited then
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing awaits the futures any longer
                 self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
-        """Resolve the futures of all reported records, in the event loop: one wake-up per batch, not per record."""
+        """Resolve the futures of all reported records, in the event loop.
+
+        One wake-up of the loop resolves all of them.
+        """
         while self._reported:
             self._reported.popleft().resolve()
         self._space.set()
@@ -279,8 +285,8 @@ class AsyncProducer:
     async def commit_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Commit the transaction. Raises `KafkaError` if the transaction must be aborted.
 
-        If the call is cancelled, it still waits until the commit has ended. Otherwise the caller could not know
-        whether the transaction is still open.
+        Even if the call is cancelled, it first waits until the commit has ended, so that the caller knows whether the
+        transaction is still open.
         """
         timeout = checked_timeout(timeout)
         if left := await self._have_no_waiting(timeout):
@@ -291,7 +297,7 @@ class AsyncProducer:
         await self._to_its_end(partial(self._producer.commit_transaction, timeout))
 
     async def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Abort the transaction. If the call is cancelled, it still waits until the abort has ended."""
+        """Abort the transaction. Even if this call is cancelled, it first waits until the abort has ended."""
         timeout = checked_timeout(timeout)
         self._give_up_waiting()
         await self._to_its_end(partial(self._producer.abort_transaction, timeout))
@@ -300,8 +306,8 @@ class AsyncProducer:
     async def transaction(self, timeout: float = REQUEST_TIMEOUT) -> AsyncIterator[None]:
         """Run an `async with` block as a transaction, which is committed at the end or aborted after an error.
 
-        If the task is cancelled during the commit, it still waits until the commit has ended. The transaction is then
-        aborted only if the commit failed.
+        If the task is cancelled during the commit, the end of the block still waits for the result of the commit. In
+        that case the transaction is aborted only if the commit failed.
         """
         timeout = checked_timeout(timeout)
         await self.begin_transaction()
@@ -320,7 +326,7 @@ class AsyncProducer:
         await self._to_its_end(partial(self._commit_or_abort, timeout))
 
     async def _to_its_end(self, call: Callable[[], None]) -> None:
-        """Run a call on the thread for blocking calls, and wait for its end even if this task is cancelled.
+        """Run a call on the thread for blocking calls. Waits until the call has ended, even if this task is cancelled.
 
         A transaction call that began after the cancellation would otherwise conflict with this one.
         """
@@ -374,7 +380,7 @@ async def _reported(sent: asyncio.Future[DeliveryFuture]) -> RecordMetadata:
 
 
 def _awaited(config: Config) -> Config:
-    """Return the settings with a default delivery timeout for awaited records, which the user's own overrides."""
+    """Return the settings, with a default delivery timeout for awaited records unless the user has set a timeout."""
     if "message.timeout.ms" in config:
         return config
     return {"delivery.timeout.ms": _AWAITED_FOR, **config}

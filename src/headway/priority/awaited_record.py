@@ -1,4 +1,4 @@
-"""The records of an asyncio producer: each with the future that its sender awaits, and those waiting for space."""
+"""The records of an asyncio producer, each with the future that its sender awaits, and the count of waiting records."""
 
 import asyncio
 from collections import deque
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class AwaitedRecord:
     """A record of an asyncio producer, which stores the delivery report until the event loop resolves the future.
 
-    An `AwaitedRecord` takes half the time of a `DeliveryFuture` with a callback.
+    It takes half as long to create and resolve an `AwaitedRecord` as a `DeliveryFuture` with a callback.
     """
 
     __slots__ = (
@@ -91,11 +91,12 @@ class AwaitedRecord:
             return
         partition, offset, timestamp = self.place
         to, offset = self.destination, UNKNOWN_OFFSET if offset is None else offset
-        self.awaited.set_result(RecordMetadata(to.topic, partition, to.level, offset, timestamp))  # type: ignore[arg-type]  # a delivered record has one
+        # A delivered record always has a partition.
+        self.awaited.set_result(RecordMetadata(to.topic, partition, to.level, offset, timestamp))  # type: ignore[arg-type]
 
 
 class Waiters:
-    """The number of records waiting for buffer space in the same queue, and a lock that the first of them holds."""
+    """The number of records that wait for buffer space in the same queue, and the lock that the first of them holds."""
 
     def __init__(self) -> None:
         self.first = asyncio.Lock()

@@ -42,11 +42,11 @@ REQUEST_TIMEOUT = 30.0
 
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
-# A waiting poll calls librdkafka at least once in this many seconds, to keep the member in its group and to run
-# rebalance callbacks.
+# The longest time in seconds between two calls of librdkafka by a waiting poll. These calls keep the member in its
+# group and run rebalance callbacks.
 _LONGEST_WAIT = 1.0
-# A member that is leaving abandons a commit that is not answered within this many seconds, because its group is waiting
-# for the member to leave.
+# How many seconds a member that is leaving waits for the answer to a commit. Then it abandons the commit, because its
+# group is waiting for it to leave.
 _LEAVE_TIMEOUT = 5.0
 
 
@@ -56,9 +56,9 @@ class LevelMetrics:
 
     `share` is the number of records that the level gets of each poll's capacity. `demand` is the maximum number of
     records that the next poll fetches. `buffered` counts the records that were fetched and not returned yet, and
-    `returned` the records that were returned since the start. `lag` counts the records that are still to be read from
-    Kafka, as of the last fetch. `refused` names the permission that the client lacks, or is None. `deleted_unread`
-    counts the offsets that were deleted, by retention or by a user, before this consumer read them.
+    `returned` the records that were returned since the start. `lag` is the number of records in Kafka that were not
+    fetched yet, as of the last fetch. `refused` names the permission that the client lacks, or is None.
+    `deleted_unread` counts the offsets that were deleted, by retention or by a user, before this consumer read them.
     """
 
     level: int
@@ -174,7 +174,8 @@ class PriorityConsumer:
 
         Waits for a record for at most `timeout` seconds, or without a limit if `timeout` is None. Raises `FetchError`
         if a level could not fetch since the last poll, `WakeupError` after `wakeup`, or the error that a rebalance
-        callback raised. No record is lost by an error: the next poll returns the records that this one would have.
+        callback raised. An error loses no record, because the next poll returns the records that this poll would have
+        returned.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         now = time.monotonic()
@@ -201,7 +202,7 @@ class PriorityConsumer:
         self._auto_commit(now)
 
     def wakeup(self) -> None:
-        """Make a waiting poll, or else the next poll, raise `WakeupError`. Thread-safe."""
+        """Make the waiting poll raise `WakeupError`, or the next poll if none is waiting. Thread-safe."""
         self._woken = True
         self.wake.set()
 
@@ -222,14 +223,15 @@ class PriorityConsumer:
             self._begin_poll(now)
             with GcPause():
                 self._fetch(now)
-                with defer_signals():  # an exception from a signal handler here would lose records taken from a buffer
+                # An exception from a signal handler would lose the records that were just taken from a buffer.
+                with defer_signals():
                     self._batch.extend(self._take(now))
         return self._batch.popleft() if self._batch else None
 
     def _fetch(self, now: float) -> None:
         """Fetch as many records as the policy demands. All rebalance callbacks run in this call."""
         demand = self._policy.demand(self._buffers)
-        with defer_signals():  # an exception from a signal handler here would lose records that were just fetched
+        with defer_signals():  # an exception from a signal handler would lose the records that were just fetched
             for level, member in self._levels.highest_first():
                 if demand[level]:
                     self._buffers[level].put(member.fetch(level, demand[level], now), now)
@@ -274,11 +276,13 @@ class PriorityConsumer:
         on_commit: OnCommit | None = None,
         timeout: float = REQUEST_TIMEOUT,
     ) -> None:
-        """Commit an offset for each partition: the next one to read. By default it follows the returned records.
+        """Commit the next offset to read of each partition.
 
-        If a rebalance callback calls this without offsets, it commits only the levels of the group that is
-        rebalancing. Another group may be in a rebalance of its own and waiting for this member, and would not answer
-        a commit before that rebalance ends.
+        By default, this is the offset after the last record that was returned from the partition.
+
+        If a rebalance callback calls this without offsets, it commits only the levels of the group that is rebalancing.
+        Another group may also be rebalancing and waiting for this member, and would then not answer a commit until its
+        rebalance has ended.
 
         A synchronous commit raises `KafkaError` if Kafka refuses it or does not answer within `timeout` seconds. An
         asynchronous commit does not wait: a later poll calls `on_commit(error, offsets)` with the outcome. Without
@@ -303,11 +307,11 @@ class PriorityConsumer:
         self._levels.commit(offsets).wait(deadline, timeout)
 
     def hear_refusal(self, level: int, error: KafkaError) -> None:
-        """Rejoin a level's group, and call `on_lost`, if the error means that the member was expelled from the group.
+        """If the error means that the member was expelled from a level's group, rejoin the group, and call `on_lost`.
 
-        `error` is the error with which Kafka refused the level's offsets in a transaction. Kafka sent it to the
-        producer, so librdkafka's consumer might notice only minutes later, by its heartbeats, that it was expelled.
-        When Kafka refuses the consumer's own commit, this call is not needed.
+        `error` is the error with which Kafka refused the level's offsets in a transaction. Kafka reported the error to
+        the producer, so librdkafka's consumer might notice only minutes later, when it sends a heartbeat, that the
+        member was expelled. This method need not be called when Kafka refuses the consumer's own commit.
         """
         if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
             log.warning("The member of level %d was expelled from its group and joins it again: %s", level, error)
@@ -353,19 +357,22 @@ class PriorityConsumer:
         self._discard(partition.level, lambda record: record.topic_partition == partition)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Continue reading these partitions, or by default all assigned ones, at their beginnings."""
+        """Continue reading these partitions, or all assigned partitions if None, at their beginnings."""
         self._check_open()
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.beginning_offsets([partition])[partition])
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Skip all records that are now stored in these partitions, or by default in all assigned ones."""
+        """Skip all records that are now stored in these partitions, or in all assigned partitions if None."""
         self._check_open()
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.end_offsets([partition])[partition])
 
     def seek_to_time(self, timestamp: int, partitions: Partitions | None = None) -> None:
-        """Continue at the first record with this timestamp (ms since the epoch) or a later one, or else at the end."""
+        """Continue at the first record with this timestamp (ms since the epoch) or a later one.
+
+        If there is no such record, continue at the end.
+        """
         check_place("timestamp", timestamp)
         chosen = list(self.assignment() if partitions is None else partitions)
         found = self.offsets_for_times(dict.fromkeys(chosen, timestamp))
@@ -411,7 +418,10 @@ class PriorityConsumer:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float = REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
-        """Return each partition's first offset at or after a time in milliseconds since the epoch, or None."""
+        """Return each partition's first offset at or after a time, or None if there is none.
+
+        Times are in milliseconds since the epoch.
+        """
         timeout = checked_timeout(timeout)
         for timestamp in times.values():
             check_place("timestamp", timestamp)
@@ -431,7 +441,7 @@ class PriorityConsumer:
         return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
 
     def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """Return the partitions of a topic at all levels whose subscription includes it; empty before `subscribe`."""
+        """Return a topic's partitions at all levels whose subscription includes the topic. Empty before `subscribe`."""
         timeout = checked_timeout(timeout)
         self._check_open()
         return self._levels.partitions_for(topic, timeout)
@@ -443,7 +453,7 @@ class PriorityConsumer:
         return self._levels[0].client.topics(None, timeout)
 
     def transaction_offsets(self) -> list[MemberOffsets]:
-        """Return, for each member, the offsets after the returned records, for a transactional producer to commit.
+        """Return the offsets after the returned records, grouped by member. A transactional producer commits them.
 
         Raises `KafkaError` if a member is not in its group at the moment, because Kafka would then accept its offsets
         even if the partitions are assigned to another member.
@@ -533,7 +543,7 @@ class PriorityConsumer:
     def _leave(self) -> None:
         if self._end.hurries:
             self._closes_by = time.monotonic()
-        self._levels.close(self._closes_by)  # this revokes the partitions, so the listener commits their offsets
+        self._levels.close(self._closes_by)  # this call revokes the partitions, so the listener commits their offsets
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -542,8 +552,8 @@ class PriorityConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error the last records might not have been processed. So do not commit them: another member will read
-        # them again.
+        # After an error, the last records might not have been processed. So their offsets are not committed, and
+        # another member will read the records again.
         self._auto_commits = self._auto_commits and error is None
         self.close()
 
@@ -586,7 +596,10 @@ class PriorityConsumer:
 
 
 def longest_wait(now: float, deadline: float | None) -> float:
-    """Return how many seconds a poll can wait before it must fetch again. `deadline` is None if it has no timeout."""
+    """Return how many seconds a poll can wait before it must fetch again.
+
+    `deadline` is None if the poll has no timeout.
+    """
     return _LONGEST_WAIT if deadline is None else min(_LONGEST_WAIT, deadline - now)
 
 

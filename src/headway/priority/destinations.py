@@ -15,8 +15,8 @@ from headway.settings.config import no_such_level
 class Destinations:
     """The destinations of one producer. A destination is created when the first record is sent to it.
 
-    `open` maps a level and a topic to their destination; it is empty once the producer is closed. The level None stands
-    for level 0, which is the only level of a producer without levels. Thread-safe.
+    `open` maps a level and a topic to their destination, and is empty once the producer is closed. The level None
+    stands for level 0, which is the only level of a producer without levels. Thread-safe.
     """
 
     def __init__(self, sender: Sender, levels: int | None) -> None:
@@ -42,7 +42,7 @@ class Destinations:
         return level_topic(topic, level)
 
     def find(self, topic: str, level: int | None) -> Destination:
-        """Return the destination for a topic and an existing level."""
+        """Return the destination for a topic and a level. The level must exist."""
         at = 0 if level is None else index(level)
         known = self._by_level[at].get(topic)
         if known is None:
@@ -79,7 +79,10 @@ class Destinations:
             raise no_such_level(level, len(self.levels))  # type: ignore[arg-type]  # level is not None here
 
     def those(self, topic: str | None = None, level: int | None = None) -> list[Destination]:
-        """Return the destinations of a topic, of a level, or all. Raises `ConfigError` if the level does not exist."""
+        """Return the destinations of a topic, of a level, or of the whole producer.
+
+        Raises `ConfigError` if the level does not exist.
+        """
         self._check(level)
         return [each for each in self._all() if (level is None or level == each.level) and topic in (None, each.topic)]
 
@@ -88,7 +91,7 @@ class Destinations:
             yield from list(destinations.values())
 
     def queues(self, topic: str | None = None, level: int | None = None) -> list[TopicQueues[Sendable]]:
-        """Return the queues of the same destinations as `those`."""
+        """Return the queues of the destinations that `those` returns."""
         return [each.queues for each in self.those(topic, level)]
 
     def queued(self) -> int:

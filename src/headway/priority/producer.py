@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headway.priority.consumer import PriorityConsumer
 
 REQUEST_TIMEOUT = 30.0
-"""How many seconds a call waits for Kafka by default."""
+"""How long a call waits for Kafka by default, in seconds."""
 
 OnFull = Literal["block", "raise"]
 
@@ -46,8 +46,8 @@ OnFull = Literal["block", "raise"]
 class ProducerMetrics:
     """The counts of a producer since its start. Each list has one count for each level, lowest level first.
 
-    `queued` is the number of records, of all levels, that have no delivery report yet. `queued_bytes` is their total
-    size, which `buffer.memory` limits.
+    `queued` is the number of records, of all levels, that have no delivery report yet. `queued_bytes` is the total size
+    of these records, which `buffer.memory` limits.
     """
 
     sent: list[int]
@@ -66,8 +66,8 @@ class Producer(Closable):
     The settings are listed in `headway.settings.config`; all other keys are passed to librdkafka. Records with a key go
     to the partition that Java's producer would choose (murmur2). Records without a key fill a batch for one partition,
     then for another. When the buffer is full, `send` waits, or raises `BufferFullError` with `on_full="raise"`. If
-    several levels have waiting records, the `policy` decides which level sends next. `fair` gives each level twice the
-    share of the level below it, or the shares of the `distributor`. `strict` always takes the highest level first,
+    records of several levels are waiting, the `policy` decides which level sends next. `fair` gives each level twice
+    the share of the level below it, or the shares of the `distributor`. `strict` always takes the highest level first,
     unless a record has waited for `strict.max.wait.ms`. Raises `ConfigError` if a setting is not valid.
 
     Thread-safe. `close`, or the end of the `with` block, delivers all records that were sent. `after_reports` is called
@@ -119,7 +119,7 @@ class Producer(Closable):
             self.is_closed = self._is_forked = False
             self._steps_to_end = EndSteps(lambda: [self._close_sender, self._close_scheduler])
             self._closing_within = time_left_of(None)
-            self._undelivered = 0  # how many records were not delivered when the producer was closed
+            self._undelivered = 0  # the number of records that were not delivered when the producer was closed
             register_for_forks(self)
 
     # Sending
@@ -142,9 +142,9 @@ class Producer(Closable):
     ) -> DeliveryFuture:
         """Send a record. Returns a future that resolves to its `RecordMetadata`, or raises `DeliveryError`.
 
-        Instead of a topic you can pass a `ProducerRecord`, which contains all other fields, too:
-        `send(record, on_delivery=...)`. The `level` is 0, the lowest, by default. `timestamp` is in milliseconds since
-        the epoch, and the current time by default.
+        Instead of a topic you can pass a `ProducerRecord`, which contains all fields of the record: `send(record,
+        on_delivery=...)`. The `level` is 0, the lowest, by default. `timestamp` is in milliseconds since the epoch, and
+        the current time by default.
 
         With a `due` time a relay delivers the record at that time, and the future resolves once the record is stored in
         its delay topic. The first such call asks Kafka for the scheduler's topics and may create them. The serialisers
@@ -152,7 +152,8 @@ class Producer(Closable):
         have the same meaning as for `send_later`, but `refuse` is not available. While a transaction of this producer
         is open, the schedule is part of the transaction.
 
-        `expires` is a time, or a number of seconds from now. After it a `ParallelConsumer` no longer starts the record.
+        `expires` is a time, or a number of seconds from now, after which a `ParallelConsumer` no longer starts the
+        record.
 
         `on_delivery(error, metadata)` is called on a thread of the producer, or during any call that sends, flushes or
         waits for a result. So the callback must not wait for a lock that a thread may hold during such a call.
@@ -263,7 +264,7 @@ class Producer(Closable):
             key,
             value,
             topic,
-            due,  # type: ignore[arg-type]  # `check_later` has made sure that it is not None
+            due,  # type: ignore[arg-type] # `check_later` has checked that `due` is not None
             headers=() if headers is None else headers,
             level=level,
             partition=partition,
@@ -288,8 +289,8 @@ class Producer(Closable):
     def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
         """Wait until the records sent before this call are delivered or have failed.
 
-        By default, waits for the records of all topics and levels, but never for records that other threads send
-        during the wait. Returns how many records are still under way after `timeout` seconds.
+        By default, this waits for the records of all topics and levels. It does not wait for records that other threads
+        send in the meantime. Returns the number of records that are still under way after `timeout` seconds.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._is_forked:
@@ -302,9 +303,11 @@ class Producer(Closable):
         return left + self._scheduler.flush(left_over())
 
     def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
-        """Drop the waiting records of all topics and levels, or of one. Their futures raise `DeliveryError`.
+        """Drop the waiting records of all topics and levels, or only those of a topic or level.
 
-        Returns how many records were dropped. Records that librdkafka already has are still sent.
+        The futures of the dropped records raise `DeliveryError`.
+
+        Returns the number of dropped records. Records that librdkafka already has are still sent.
         """
         if self._is_forked:
             raise made_before_fork("producer")
@@ -324,9 +327,9 @@ class Producer(Closable):
         self._transactions.begin()
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = REQUEST_TIMEOUT) -> None:
-        """Commit the consumer's offsets as part of the transaction, up to the last records that it has returned.
+        """Commit the offsets after the consumer's last returned records as part of the transaction.
 
-        The offsets are committed for the consumer groups of all its levels.
+        The offsets are committed for the consumer groups of all levels.
         """
         timeout = checked_timeout(timeout)
         self.check_open()
@@ -357,7 +360,7 @@ class Producer(Closable):
             raise
 
     def abort_after(self, error: BaseException, timeout: float) -> None:
-        """Abort the transaction after an error. If the abort fails, a note about that is added to the error."""
+        """Abort the transaction after an error. If the abort fails, a note about the failure is added to the error."""
         try:
             self.abort_transaction(timeout)
         except ClosedError:
@@ -379,7 +382,7 @@ class Producer(Closable):
         ]
 
     def metrics(self) -> ProducerMetrics:
-        """Return how many records were sent, delivered and failed since the start, and how many are queued."""
+        """Return how many records were sent, were delivered, have failed since the start, and are queued now."""
         levels = [
             [each.counts() for each in self.destinations.those(level=level)] for level in self.destinations.levels
         ]
@@ -412,7 +415,7 @@ class Producer(Closable):
         self._making_scheduler = threading.Lock()
 
     def check_open(self) -> None:
-        """Raise an error if the producer is closed, or if this is its copy in a forked process."""
+        """Raise an error if the producer is closed, or is the copy of a producer in a forked process."""
         if self._is_forked:
             raise made_before_fork("producer")
         if self.is_closed:
@@ -423,9 +426,9 @@ class Producer(Closable):
         return super().__enter__()
 
     def close(self, timeout: float | None = None) -> int:
-        """Deliver all sent records, then close. Records that are not delivered within `timeout` seconds fail.
+        """Deliver all sent records, then close.
 
-        Returns how many failed for that reason.
+        Records that are not delivered within `timeout` seconds fail. Returns the number of these records.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._is_forked or self._steps_to_end.is_over or (self.is_closed and self.sender.calls_back_here):

@@ -23,7 +23,8 @@ class ProducerTransactions:
         self._destinations = destinations
         self._client = ClientTransactions(sender.client)
         self.is_open = False
-        # How many records had failed when the transaction began. None while no transaction accepts records.
+        # The number of records that had failed when the transaction began, or None while no transaction accepts
+        # records.
         self._failed_before: int | None = None
 
     def init(self, timeout: float) -> None:
@@ -37,7 +38,7 @@ class ProducerTransactions:
         self.is_open = True
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float) -> None:
-        """Commit the consumer's offsets as part of the transaction, for the consumer groups of all its levels."""
+        """Commit the consumer's offsets as part of the transaction, for the consumer groups of all levels."""
         self._hand_all_over(timeout)
         for part in consumer.transaction_offsets():
             try:
@@ -50,8 +51,8 @@ class ProducerTransactions:
         """Commit the transaction. Raises `KafkaError` if the transaction must be aborted."""
         self._hand_all_over(timeout)
         deadline = time.monotonic() + timeout
-        # librdkafka's commit flushes, too, but it commits even if a record might not have been stored. So flush here,
-        # and check for such records before the commit.
+        # librdkafka's own flush before a commit is not enough: librdkafka commits even if a record might not have been
+        # stored. So this flushes and checks for such records first.
         self._sender.client.flush(timeout)
         self._raise_if_in_doubt()
         self._failed_before = None  # records that fail from now on are not part of the transaction
@@ -66,7 +67,7 @@ class ProducerTransactions:
         self.is_open = False
 
     def _hand_all_over(self, timeout: float) -> None:
-        """Hand all waiting records to librdkafka, because only librdkafka's records are part of the transaction."""
+        """Hand all waiting records to librdkafka, because only records that it has are part of the transaction."""
         if left := self._sender.hand_all_over(timeout):
             raise DeliveryError(
                 f"{left} records of the transaction could not be handed to librdkafka within {timeout:g} seconds. "
@@ -74,7 +75,8 @@ class ProducerTransactions:
             )
         # librdkafka cannot detect records that failed before they were handed over, so check for them here.
         if failed := self._failed():
-            # If librdkafka aborted the transaction, the futures say only that records were purged. So give the cause.
+            # If librdkafka aborted the transaction, the futures say only that records were purged. So the error names
+            # the cause instead.
             cause = self._client.why_aborted()
             why = "their futures say why" if cause is None else str(cause).rstrip(".")
             raise DeliveryError(
@@ -91,5 +93,5 @@ class ProducerTransactions:
             )
 
     def _failed(self) -> int:
-        """Count the records of the transaction that have failed. Outside a transaction the count is 0."""
+        """Return the number of the transaction's records that have failed. Outside a transaction, the number is 0."""
         return 0 if self._failed_before is None else self._destinations.failed() - self._failed_before

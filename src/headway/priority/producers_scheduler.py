@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class ProducersScheduler(Scheduler):
-    """A scheduler that stores schedules in its producer's open transaction, or otherwise with its own client.
+    """A scheduler that stores schedules as part of its producer's open transaction.
+
+    Without an open transaction, the scheduler stores them with its own client.
 
     Cancellations, reschedules, and schedules that a relay must answer cannot be part of a transaction, because relays
     see them only once the transaction is committed.
@@ -92,7 +94,7 @@ class AsyncProducersScheduler(AsyncScheduler):
         return self._producer.scheduler
 
     def _may_block(self, scheduler: Scheduler, when: When) -> bool:
-        return True  # in a transaction, storing a schedule can wait for buffer space
+        return True  # storing a schedule in a transaction can wait for buffer space
 
     def _call(self, call: Callable[[], T]) -> Awaitable[T]:
         return self._in_turn(call)

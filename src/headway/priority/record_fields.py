@@ -1,4 +1,4 @@
-"""Converts a `ProducerRecord` to the arguments of `send` and `try_send`."""
+"""Converts a `ProducerRecord` to arguments of `send` and `try_send`."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from headway.records.record_types import ProducerRecord
 def fields_of(record: ProducerRecord, has_levels: bool, *given: Any) -> dict[str, Any]:
     """Return a record's fields as arguments of `send`.
 
-    `given` has the values of the other arguments, which must all be None. Raises `ConfigError` if they are not, or if
-    the record needs a level and has none.
+    `given` has the values of the call's other arguments. Raises `ConfigError` if any of these is not None, or if the
+    record needs a level and has none.
     """
     if any(field is not None for field in given):
         raise ConfigError(
@@ -43,7 +43,7 @@ def fields_of(record: ProducerRecord, has_levels: bool, *given: Any) -> dict[str
 def fields_of_now(record: ProducerRecord, has_levels: bool, *given: Any) -> dict[str, Any]:
     """Return a record's fields as arguments of `try_send`.
 
-    Raises `ConfigError` as `fields_of` does, and also if the record has a due time or an id.
+    Raises `ConfigError` if `fields_of` does, or if the record has a due time or an id.
     """
     fields = fields_of(record, has_levels, *given)
     if "due" in fields:
