@@ -1,1 +1,1 @@
-"""Everything that talks to Kafka: the only part of Headway that imports confluent_kafka."""
+"""Everything that communicates with Kafka. No other package of Headway imports confluent_kafka."""

@@ -28,8 +28,8 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.settings.config import Config
 
-_ASK_AGAIN_AFTER = 0.02  # seconds between checks that a broker has applied a change
-_ITERATIONS = 4096  # the smallest number that Kafka accepts, which is enough for random passwords
+_ASK_AGAIN_AFTER = 0.02  # seconds between checks whether a broker has applied a change
+_ITERATIONS = 4096  # the smallest iteration count that Kafka accepts, which is enough for random passwords
 
 _OPERATIONS = [each for each in AclOperation if each not in (AclOperation.UNKNOWN, AclOperation.ANY)]
 # librdkafka's name for the cluster as a resource is BROKER.
@@ -88,7 +88,7 @@ class SecurityAdmin:
         self._wait_until(lambda client: _has(client, acl), f"{acl} was granted")
 
     def revoke(self, acl: Acl) -> None:
-        """Delete an ACL. Raises `KafkaError` if it does not exist, or if Kafka refuses."""
+        """Delete an ACL. Raises `KafkaError` if the ACL does not exist, or if Kafka refuses to delete it."""
         pattern = acl.binding(AclBindingFilter)
         client = self._client()
         for future in client.delete_acls([pattern], request_timeout=BROKER_ANSWERS_WITHIN).values():  # type: ignore[list-item]
@@ -110,7 +110,8 @@ class SecurityAdmin:
     def _wait_until(self, holds: Callable[[AdminClient], bool], what: str) -> None:
         """Wait until each broker has applied a change, which happens a little after the controller has made it.
 
-        A separate client asks each broker, because a client that knows several brokers chooses one of them itself.
+        Each broker is asked by a separate client, because a client with several brokers would choose one of them
+        itself.
         """
         deadline = time.monotonic() + BROKER_ANSWERS_WITHIN
         for node in self._nodes:

@@ -67,8 +67,8 @@ class Admin:
     """A client that lists and changes Kafka's topics; a thin layer over confluent_kafka's admin client.
 
     `config` has the same settings as for the other clients; Headway's own keys are ignored. `patience` is the number of
-    seconds to keep trying while no broker is up, for example because the only one restarts. Raises `ConfigError` for a
-    setting that librdkafka does not know, or a value that it does not accept.
+    seconds to keep trying while no broker is up, for example because the only broker restarts. Raises `ConfigError` for
+    a setting that librdkafka does not know, or a value that it does not accept.
     """
 
     def __init__(self, config: Config, patience: float = 0.0) -> None:
@@ -101,12 +101,12 @@ class Admin:
     def topics(self, wanted: str = "Describe", *, named: Collection[str] | None = None) -> TopicListing:
         """Return the topics that this client is permitted to see, each with its number of partitions.
 
-        With `named`, only these topics are requested. Name them where you can, because a list of all topics takes time
-        in a large cluster.
+        With `named`, only these topics are requested. Name the topics where you can, because listing all topics of a
+        large cluster takes time.
 
-        When a name that is not in the listing is looked up, Kafka is asked for it. That raises `AuthorizationError` for
-        a topic that this client is not permitted to describe; `wanted` is the operation that the error names. Raises
-        `KafkaError` if no broker answers.
+        A look-up of a topic that is not in the returned listing sends a request to Kafka. The look-up raises
+        `AuthorizationError` if this client is not permitted to describe the topic. `wanted` is the operation that this
+        error names. Raises `KafkaError` if no broker answers.
         """
         if named is not None and not mock_at(self._servers):
             self._connect()
@@ -155,7 +155,10 @@ class Admin:
     def _descriptions(
         self, topics: Collection[str], within: float
     ) -> "dict[str, TopicDescription | ck.KafkaException | None]":
-        """Return the description of each topic that can exist, None if it does not, or why Kafka does not give it."""
+        """Return each topic's description, None if the topic does not exist, or the error that Kafka returned for it.
+
+        Names that no topic can have are left out.
+        """
         found: dict[str, TopicDescription | ck.KafkaException | None] = {}
         for topic, answer in ask_about_topics(self._client, list(filter(is_topic_name, topics)), within).items():
             try:
@@ -171,8 +174,8 @@ class Admin:
     def missing(self, rights: Collection[Right]) -> Right | None:
         """Return the first of these permissions that this client does not have, or None if it has all of them.
 
-        Only permissions on topics and groups are checked, as far as the brokers report them. For a topic that does not
-        exist, no permission counts as missing. Raises `KafkaError` if no broker answers.
+        Only permissions on topics and groups are checked. If the brokers do not report a permission, for example
+        because the topic does not exist, the permission counts as granted. Raises `KafkaError` if no broker answers.
         """
         self._connect()
         if mock_at(self._servers):
@@ -188,7 +191,7 @@ class Admin:
         )
 
     def require(self, rights: Collection[Right]) -> None:
-        """Raise `AuthorizationError` if this client does not have all of these permissions, as `missing` finds out."""
+        """Raise `AuthorizationError` if `missing` finds that this client lacks one of these permissions."""
         if right := self.missing(rights):
             raise AuthorizationError(right.missing(self._settings))
 
@@ -309,8 +312,8 @@ class Admin:
             answer = retrying(
                 lambda _: self._ask_once(ask),
                 max(self._patience, _ANY_ANSWER_WITHIN),
-                # A broker that closes connections is running, so it is worth a second attempt, which shows whether the
-                # broker refuses this client or is only restarting.
+                # A broker that closes connections is running. Another attempt shows whether the broker refuses this
+                # client or is only restarting.
                 is_over=lambda: (
                     self._brokers.none_is_up and not self._connection.is_ended and time.monotonic() > hopeless_at
                 ),
@@ -344,7 +347,7 @@ class _Brokers:
 
     def __init__(self, on_error: Callable[[ck.KafkaError], object] | None) -> None:
         self.none_is_up = False
-        self._on_error = on_error  # the callback in the user's settings
+        self._on_error = on_error  # the `error_cb` in the user's settings
 
     def note(self, error: ck.KafkaError) -> None:
         if error.code() == ck.KafkaError._ALL_BROKERS_DOWN:
@@ -354,7 +357,10 @@ class _Brokers:
 
 
 def _if_reported(ask: Callable[[], Allowed]) -> Allowed:
-    """Return the allowed operations. An answer with an error counts like one that does not report operations."""
+    """Return the operations that `ask` reports as allowed.
+
+    Returns None if the request fails, as if the brokers did not report operations.
+    """
     try:
         return ask()
     except (TimeoutError, ck.KafkaException):
@@ -362,7 +368,7 @@ def _if_reported(ask: Callable[[], Allowed]) -> Allowed:
 
 
 def describe(error: ck.KafkaError) -> str:
-    """Return librdkafka's text for an error, without its counters, so that equal errors have equal texts."""
+    """Return librdkafka's text for an error. Counters are removed, so that equal errors have equal texts."""
     return without_counters(error.str())
 
 

@@ -1,6 +1,8 @@
-"""Calls that confluent_kafka, the Python binding of librdkafka, lacks. They use the C API of the library that it ships.
+"""Calls that confluent_kafka, the Python binding of librdkafka, lacks.
 
-The binding ends the metadata of a commit at the first NUL byte; these functions keep all bytes.
+The functions in this module use the C API of the librdkafka that the binding ships.
+
+The binding cuts off the metadata of a commit at the first NUL byte, whereas these functions keep all bytes.
 
 The functions take a client of the binding, which no other thread must close during the call. None of them polls the
 client's own queues, because the binding's callbacks work only inside the binding's own calls.
@@ -43,7 +45,8 @@ CommittedOffsets = Mapping[Partition, CommittedOffset]
 _MEMBERSHIP_ENDS_WITHIN = 10.0
 _CHECK_INTERVAL = 0.0001
 _ASK_AGAIN_AFTER = 0.005
-_IN_ONE_QUESTION = 500  # partitions in one request, because librdkafka's time grows with the square of their number
+# Partitions in one request, because librdkafka takes time proportional to the square of their number.
+_IN_ONE_QUESTION = 500
 
 
 def _answer(_client: int, code: int, answered: "ListPointer", answers: list[tuple[int, dict[Partition, int]]]) -> None:
@@ -58,7 +61,7 @@ Explain = Callable[[KafkaError, str], KafkaError]
 
 
 class PendingCommit:
-    """A commit of offsets with exact metadata, which is sent at once. Its answer arrives later.
+    """A commit of offsets with exact metadata. The commit is sent at once, and its answer arrives later.
 
     `refused` waits for the answer. Before the consumer is closed, the answer must have been read, or `forget` must be
     called. `explain` is called with the error and the topic of each refused partition, and returns the error to report.
@@ -94,13 +97,14 @@ class PendingCommit:
 
         The result is empty if all partitions are committed, and None if there is no answer yet. Further calls return
         the same answer. If the broker refuses some partitions of a commit, librdkafka may report the same error for the
-        others. These count as refused, too, so the caller should commit them again.
+        others. Those partitions count as refused as well, so the caller should commit them again.
 
         Raises:
             ClosedError: The consumer was closed before the answer was read, so the answer is unknown.
         """
         if self._queue is not None:
-            # This raises an error if the consumer is closed, because its queues must not be used then.
+            # This call raises an error if the consumer is closed, because the queues of a closed consumer must not be
+            # used.
             handle_of(self._consumer)
             lib.rd_kafka_queue_poll_callback(self._queue, milliseconds(timeout))
             if not self._answers:
@@ -148,7 +152,7 @@ class PendingCommit:
 def committed(
     consumer: Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | None]:
-    """Return the group's committed offset and exact metadata of each partition, or None if it has no commit.
+    """Return the group's committed offset and exact metadata of each partition, or None if there is no commit.
 
     Raises:
         KafkaError: The broker did not answer within `timeout` seconds, or refused to answer for a partition.
@@ -165,7 +169,7 @@ def committed(
 def committed_each(
     consumer: Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | KafkaError | None]:
-    """Return what `committed` returns, but with an error in place of the offset of each refused partition.
+    """Return committed offsets and metadata as `committed` does, but with an error for each refused partition.
 
     Raises:
         ClosedError: The consumer is closed.
@@ -188,8 +192,8 @@ def _committed(partition: Partition, element: NativePartition, code: int) -> tup
 def await_online(client: Client, partitions: Sequence[Partition], timeout: float) -> None:
     """Wait until the leader of each partition is ready to accept records, or for at most `timeout` seconds.
 
-    The cluster's metadata name a new partition, or a new leader, some milliseconds before the leader is ready. A leader
-    that answers a request for offsets is ready.
+    A new partition or a new leader appears in the cluster's metadata some milliseconds before the leader is ready. A
+    leader that answers a request for offsets is ready.
     """
     deadline = time.monotonic() + timeout
     for begin in range(0, len(partitions), _IN_ONE_QUESTION):
@@ -249,7 +253,7 @@ def fatal_error(client: Client) -> cimpl.KafkaError | None:
 
 
 def was_connected(client: Client) -> bool:
-    """Return whether any broker has ever answered this client's request for metadata. This sends no request."""
+    """Return whether any broker has ever answered this client's request for metadata. No request is sent."""
     handle = handle_of(client)
     cluster = lib.rd_kafka_clusterid(handle, 0)
     if cluster:
@@ -283,7 +287,7 @@ def wake_on_events(client: Client, fd: int | None) -> None:
     if queue is None:
         raise KafkaError("The consumer has no queue to wait on, because it has no group.id. Set group.id.")
     lib.rd_kafka_queue_io_event_enable(queue, -1 if fd is None else fd, b"\x01", 1)
-    lib.rd_kafka_queue_destroy(queue)  # this releases only our own reference to the queue
+    lib.rd_kafka_queue_destroy(queue)  # this call releases only this function's reference to the queue
 
 
 def await_connection(client: Client, timeout: float) -> None:
@@ -364,7 +368,9 @@ def queue_length(consumer: Consumer) -> int:
 
 
 class SideQueue:
-    """A second queue of a consumer, which holds back the records of some partitions. Close it before the consumer.
+    """A second queue of a consumer, which holds back the records of some partitions.
+
+    Close the second queue before the consumer.
 
     `consume` returns records only from the consumer's common queue. librdkafka limits the size of each queue
     separately, and stops fetching only for a queue that is full.
@@ -385,7 +391,7 @@ class SideQueue:
     def pour(self, leaving: Collection[Partition]) -> None:
         """Move all records of this queue to the end of the common queue.
 
-        Later records of the `leaving` partitions go to the common queue, too.
+        Later records of the `leaving` partitions also go to the common queue.
         """
         with _consumer_queue(handle_of(self._consumer)) as common:
             # Forward this queue to the common one until the partitions do the same, so that no record overtakes an

@@ -29,8 +29,8 @@ class ClientLog:
     """The logger of one client, which passes on the messages that the setting `log_level` selects.
 
     `on_line` is called with every message, and returns whether the message is about a connection. One client can log 60
-    messages about connections a second. So for all clients of the same brokers together, only one such message is
-    passed on every ten seconds.
+    messages about connections a second. So only one such message is passed on every ten seconds, counted over all
+    clients of the same brokers.
 
     `settings` contains the settings `logger` and `log_level` for the client.
     """

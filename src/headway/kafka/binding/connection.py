@@ -18,10 +18,10 @@ from headway.kafka.binding.client_log import ClientLog
 from headway.settings.config import Config
 
 NEVER_LET_IN_AFTER = 2.5
-"""The number of seconds for which brokers must refuse a client that was never connected, before it gets an error."""
+"""How long brokers must refuse a client before it gets an error, in seconds, if it was never connected."""
 
 LET_IN_NO_MORE_AFTER = 30.0
-"""The number of seconds for which brokers must refuse a client that was connected before, until it gets an error."""
+"""How long brokers must refuse a client before it gets an error, in seconds, if it was connected earlier."""
 
 ASK_AGAIN_AFTER = 5.0
 _ANY_ANSWER_WITHIN = 0.5
@@ -49,7 +49,7 @@ class Connection:
         self._ask_at = 0.0
 
     def settings(self, config: Config) -> dict[str, Any]:
-        """Return settings that pass a client's errors and log to this object, and then to the user's own callbacks."""
+        """Return settings that pass a client's errors and log to this object, and then to the user's callbacks."""
         on_error = config.get("error_cb")
 
         def note(error: ck.KafkaError) -> None:
@@ -66,7 +66,10 @@ class Connection:
 
     @property
     def reason(self) -> str:
-        """Why the last connection ended, and which broker's it was, or "no answer" if none ended in the last minute."""
+        """The reason why the last connection ended, with the broker's name, or "no answer".
+
+        "no answer" means that no connection ended in the last minute.
+        """
         return self._refusals.reason(time.monotonic()) or "no answer"
 
     @property
@@ -107,7 +110,7 @@ class Connection:
             return None
         self.forget()
         return AuthenticationError(
-            f"{found.sentence()} It was connected before: its credentials were changed, or have expired.",
+            f"{found.sentence()} The client was connected before, so its credentials were changed or have expired.",
             was_connected=True,
         )
 
@@ -140,7 +143,7 @@ class Connection:
     def _is_unanswered(self, client: capi.Client) -> bool:
         """Return whether no broker answers this client, in two requests some seconds apart.
 
-        One broker may refuse the client while others accept it.
+        All brokers count, because one broker may refuse the client while others accept it.
         """
         now = time.monotonic()
         if now < self._ask_at:

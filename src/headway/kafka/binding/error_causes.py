@@ -1,4 +1,4 @@
-"""Interprets librdkafka's errors for a producer: whether a call can be repeated, and whether the producer can go on.
+"""Interprets librdkafka's errors for a producer: whether a call can be repeated, and whether the producer is usable.
 
 If an error of Headway was caused by librdkafka, its `__cause__` is the binding's exception.
 """
@@ -13,7 +13,7 @@ NO_ANSWER = {
     ck.KafkaError._MSG_TIMED_OUT,
     ck.KafkaError._ALL_BROKERS_DOWN,
 }
-"""The codes of errors which mean that no broker answered."""
+"""The error codes that mean that no broker answered."""
 
 _NO_MORE_RECORDS = {ck.KafkaError._STATE, ck.KafkaError._FATAL}
 
@@ -76,7 +76,7 @@ def is_fenced(error: KafkaError) -> bool:
 
 
 def is_takeover(error: ck.KafkaError) -> bool:
-    """Return whether this error means that the `transactional.id` has a newer epoch. The error need not be fatal."""
+    """Return whether this error, fatal or not, means that the `transactional.id` has a newer epoch."""
     return error.code() in _TAKEN_OVER
 
 
@@ -113,7 +113,7 @@ def is_the_records_own(error: ck.KafkaError) -> bool:
 
 
 def is_of_the_topic(error: ck.KafkaError) -> bool:
-    """Return whether the topic is missing or cannot be written, so that its other records would be refused, too."""
+    """Return whether the topic is missing or cannot be written. If so, other records for it would also be refused."""
     return error.code() in _THE_TOPICS
 
 

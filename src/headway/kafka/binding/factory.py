@@ -42,12 +42,12 @@ FLUSH_SLICE = 0.15
 """The longest time in seconds for a single call of `flush`.
 
 The binding divides a flush of 0.2 s or more into slices. If librdkafka reports a fatal error, the binding continues
-with the next slice, and runs the delivery callbacks while that exception is set. As a result, any call in a callback
-may fail.
+with the next slice, and runs the delivery callbacks while the exception for the fatal error is set. As a result, any
+call in a callback may fail.
 """
 
-# The caller that closes a producer already knows that its transaction could not be aborted. The filter is global,
-# because a filter around each `close` would also change the filters of other threads.
+# This warning is superfluous, because the caller that closes a producer has already handled the failed abort. The
+# filter is global, because a filter around each `close` would also change the filters of other threads.
 warnings.filterwarnings("ignore", "Producer abort_transaction failed during close", RuntimeWarning)
 
 # A new client first connects to a bootstrap address, and then to the broker behind it. Between the two, librdkafka
@@ -71,8 +71,8 @@ def make_client(kind: Callable[[dict[str, Any]], T], config: Config, connection:
     guarded = {**_RECONNECT, **config, **callbacks}
     guarded |= (connection or Connection()).settings(guarded)
     with allow_signals():  # `oauth_cb` calls the user's function, which may take a long time
-        # This comes last, because it wraps the final `error_cb`, so that every receiver of the error gets the reason
-        # why no token was fetched.
+        # `explaining` comes last because it wraps the final `error_cb`. In this way, every callback that gets the error
+        # also gets the reason why no token was fetched.
         guarded = with_oauth(guarded)
     try:
         with defer_signals():  # if an interrupt is raised in this call, the binding reports it as an invalid setting
@@ -110,7 +110,7 @@ def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> 
 
 
 def both(first: Callable[[], T], second: Callable[[], U], close: Callable[[T | U], object] = _close) -> tuple[T, U]:
-    """Create two clients of different types at the same time. The rest is the same as in `together`."""
+    """Create two clients of different types at the same time, as `together` does for clients of one type."""
     makes: list[Callable[[], Any]] = [first, second]
     made_first, made_second = together(*makes, close=close)
     return made_first, made_second
@@ -130,7 +130,7 @@ def _guarded(name: str, call: Callable[P, object]) -> Callable[P, None]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             call(*args, **kwargs)
-        except BaseException:  # even a SystemExit concerns only the callback, and must not end the client
+        except BaseException:  # even a SystemExit in a callback must not end the client
             log.exception("The callback %s raised an error. The client continues.", name)
 
     return guarded
@@ -141,8 +141,8 @@ def close_producer(producer: ck.Producer) -> None:
     try:
         producer.close()
     except SystemError as error:
-        # The process turns warnings into errors, and the binding warned that the transaction was not aborted. The
-        # producer is closed all the same.
+        # This process turns warnings into errors, and the binding warned that the transaction was not aborted. The
+        # producer is closed in spite of the error.
         if not isinstance(error.__cause__, Warning):
             raise
         log.debug("A producer that had failed was closed: %s", error.__cause__)

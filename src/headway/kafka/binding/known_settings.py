@@ -14,7 +14,7 @@ from headway.settings.config import Config, explain_refused
 
 _MAX_REASON = 512
 
-# librdkafka's own list lacks settings without a default and alternative names.
+# librdkafka's own list lacks alternative names, and settings that have no default.
 _NOT_LISTED = (
     *("acks", "compression.type", "delivery.timeout.ms", "linger.ms", "max.in.flight", "retries", "sasl.mechanism"),
     *("bootstrap.servers", "metadata.broker.list", "client.rack", "group.id", "group.instance.id", "transactional.id"),

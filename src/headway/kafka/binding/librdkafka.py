@@ -157,14 +157,14 @@ _declare("rd_kafka_mock_group_initial_rebalance_delay_ms", None, c_void_p, c_int
 def handle_of(client: object) -> int:
     """Return the `rd_kafka_t *` of a client. Raises `ClosedError` if the client is closed.
 
-    Raises `KafkaError` if the binding stores the handle in another place than expected.
+    Raises `KafkaError` if the binding does not store the handle in the expected place.
     """
     handle = handle_or_none(client)
     if handle is None:
         raise ClosedError("The client is closed.")
     if lib.rd_kafka_opaque(handle) != id(client):
         raise KafkaError(
-            "The client objects of the installed version of confluent-kafka have another memory layout than the "
+            "The client objects of the installed version of confluent-kafka have a different memory layout from the "
             "versions that Headway was tested with. Install one of the versions that Headway's package metadata "
             "allows."
         )
@@ -201,8 +201,8 @@ def offset_list(offsets: Mapping[tuple[str, int], tuple[int, bytes]]) -> "Iterat
     with partition_list(offsets) as created:
         for partition, element in elements_of(created):
             element.offset, metadata = offsets[partition]
-            if metadata:  # for a commit without metadata, librdkafka itself sends an empty string
-                # Librdkafka frees it together with the list.
+            if metadata:  # without metadata, librdkafka itself sends an empty string
+                # librdkafka frees this memory together with the list.
                 element.metadata = lib.rd_kafka_mem_malloc(None, len(metadata))
                 element.metadata_size = len(metadata)
                 ctypes.memmove(element.metadata, metadata, len(metadata))

@@ -1,7 +1,7 @@
 """librdkafka's mock cluster: a broker in this process, for tests that need only records, groups and commits.
 
 The mock has no controller and no ACLs, and never answers a request to create or describe topics. So Headway's clients
-check whether their address is that of a mock in this process, and then do not send it such requests.
+check whether their address belongs to a mock in this process, and if so, send no such requests.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _running: dict[str, "MockCluster"] = {}  # the running mock clusters by their ad
 
 
 def mock_at(servers: Any) -> "MockCluster | None":
-    """Return the mock cluster with these `bootstrap.servers` if it runs in this process, otherwise None."""
+    """Return the mock cluster with these `bootstrap.servers`, or None if no such cluster runs in this process."""
     return _running.get(servers) if isinstance(servers, str) else None
 
 
@@ -39,7 +39,8 @@ class MockCluster(Closable):
         [broker] = self._client.list_topics(timeout=_STARTS_WITHIN).brokers.values()
         self.bootstrap_servers = f"{broker.host}:{broker.port}"
         self._cluster = lib.rd_kafka_handle_mock_cluster(handle_of(self._client))
-        # Without this, a new group waits for 3 s, as with real brokers, and a group that is joined again for 2 s.
+        # Without this call, a new group would wait for 3 s, as with real brokers, and a group that is joined again for
+        # 2 s.
         lib.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
         _running[self.bootstrap_servers] = self
         register_for_forks(self)
@@ -75,6 +76,6 @@ class MockCluster(Closable):
         _running.pop(self.bootstrap_servers, None)
 
     def close(self) -> None:
-        """Stop the cluster and delete its records. In a forked process this does nothing."""
+        """Stop the cluster and delete its records. In a forked process, this call does nothing."""
         if _running.pop(self.bootstrap_servers, None):
             self._client.close()

@@ -92,13 +92,13 @@ class _Tokens:
     def __call__(self, argument: str | None) -> Token:
         """Return a token.
 
-        If the function raises an error, so does this call, and librdkafka calls again ten seconds later.
+        If the function raises an error, this call raises it too, and librdkafka repeats the call ten seconds later.
         """
         if self._first:
             return self._first.pop()
         try:
             token = _checked(self._fetch(argument))
-        except BaseException as error:  # even a SystemExit concerns only the user's function
+        except BaseException as error:  # even a SystemExit in the user's function must not end the calling thread
             self._failure = f"the setting oauth_cb {_failure_of(error)}"
             self._log(error)
             raise

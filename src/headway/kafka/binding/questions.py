@@ -33,11 +33,11 @@ T = TypeVar("T")
 
 OFFSET_BEGINNING, OFFSET_END = ck.OFFSET_BEGINNING, ck.OFFSET_END
 _LIST_COMMITTED, _DESCRIBE_TOPICS, _LIST_OFFSETS = 14, 19, 21  # RD_KAFKA_ADMIN_OP_…
-# The longest time-out that librdkafka accepts. A shorter one could end while the coordinator's broker is away, and then
-# librdkafka aborts the process: see docs/design/librdkafka.md.
+# The longest time-out that librdkafka accepts. A shorter time-out could expire while the coordinator's broker is away,
+# and librdkafka would then abort the process: see docs/design/librdkafka.md.
 _ENDLESS = 3600.0
 _READ_COMMITTED = {"read_uncommitted": 0, "read_committed": 1}
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the id in answers of brokers before Kafka 2.8, which do not support topic ids
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before Kafka 2.8, which do not support topic ids, send this id
 
 
 class Question(Generic[T]):
@@ -70,7 +70,8 @@ class Question(Generic[T]):
 
         Raises `KafkaError` if the whole request failed, and `ClosedError` if the client was closed.
         """
-        handle_of(self.client)  # this raises an error if the client is closed, because its queues must not be used then
+        # Raises an error if the client is closed, because the queues of a closed client must not be used.
+        handle_of(self.client)
         event = lib.rd_kafka_queue_poll(self._queue, milliseconds(timeout))
         if not event:
             return None
@@ -122,7 +123,7 @@ def ask_committed(
 ) -> Question[FoundCommits]:
     """Request committed offsets.
 
-    For a partition whose offset is part of an open transaction, the answer is an error.
+    The answer is an error for a partition whose offset is part of an open transaction.
     """
 
     def send(handle: int, queue: int) -> None:

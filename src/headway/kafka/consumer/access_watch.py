@@ -23,7 +23,7 @@ class AccessWatch:
 
     No method waits for an answer.
 
-    While no permission is missing, it sends no requests and keeps no connection.
+    While no permission is missing, the watch sends no requests and keeps no connection.
     """
 
     def __init__(self, config: Config) -> None:
@@ -37,7 +37,7 @@ class AccessWatch:
 
     @property
     def is_on(self) -> bool:
-        """True if a permission was missing and has not been found to be granted since."""
+        """True if a permission was reported as missing, and no later check has found that it was granted."""
         return self.missing is not None
 
     def sentence(self) -> str | None:
@@ -79,7 +79,10 @@ class AccessWatch:
         try:
             missing = asked.result()
         except HeadwayError as error:
-            log.debug("The check whether a missing permission was granted failed, and is repeated: %s", error)
+            log.debug(
+                "Could not check whether a missing permission has been granted. The check is repeated. The reason: %s",
+                error,
+            )
             return
         if missing is None:
             log.info("A permission that was missing has been granted: %s.", self.missing)

@@ -10,7 +10,7 @@ from headway.records.record_types import TopicPartition
 
 
 class Addresses:
-    """Knows the Kafka topics of the partitions that a member reads, which depend on its subscription and its levels."""
+    """The Kafka topics of the partitions that a member reads. These depend on the member's subscription and levels."""
 
     def __init__(self, levels: Sequence[int], subscription: GroupSubscription | None = None) -> None:
         self._levels = levels
@@ -38,7 +38,7 @@ class Addresses:
         return TopicPartition(ours, partition=number, level=level)  # type: ignore[arg-type]
 
     def level_of(self, topic: str | None) -> int | None:
-        """Return the level to which a Kafka topic belongs, for the report of an error.
+        """Return the level to which a Kafka topic belongs, so that an error report can name the level.
 
         Returns None if the error may concern several levels.
         """

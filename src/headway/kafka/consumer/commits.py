@@ -61,7 +61,8 @@ class SentCommit:
                         )
         finally:
             for part in self._parts:
-                # The raised error keeps these objects alive, and an open commit would keep its consumer from closing.
+                # The raised error refers to these objects, and an unanswered commit would prevent its consumer from
+                # closing.
                 part.forget()
         if error := self.error():
             raise error
@@ -70,8 +71,9 @@ class SentCommit:
 class AsyncCommits:
     """Sends commits without waiting, one after another, and calls their callbacks when Kafka has answered.
 
-    librdkafka repeats a failed commit after a pause. If a later commit succeeded in the meantime, the stored offset
-    would go back. So only one commit is open at a time, and all commits that are added in the meantime are sent as one.
+    librdkafka repeats a failed commit after a pause. If a later commit succeeded in the meantime, the retry would set
+    the stored offset back. So only one commit is open at a time, and all commits that are added in the meantime are
+    sent as one.
     """
 
     def __init__(self, send: Callable[[OffsetsOfCommit], SentCommit]) -> None:
@@ -93,7 +95,7 @@ class AsyncCommits:
         return bool(self._sent or self._waiting)
 
     def settle(self) -> None:
-        """Send waiting commits if no other is open, and call the callbacks of the answered commits in their order."""
+        """Send the waiting commits if no commit is open, and call the callbacks of the answered commits in order."""
         if self._sent is not None:
             self._advance()
         while self._answered:
@@ -110,7 +112,10 @@ class AsyncCommits:
             self._advance(min(_ANSWER_AWAITED_FOR, left))
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove these partitions from the commits that were not sent yet, because another member may own them now."""
+        """Remove these partitions from the commits that were not sent yet.
+
+        Another member may own the partitions now.
+        """
         self._waiting = [
             ({each: offset for each, offset in offsets.items() if each not in partitions}, on_commit)
             for offsets, on_commit in self._waiting

@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 _ANSWERED_WITHIN = 2.0  # seconds
 _CHECKED_EVERY = 0.01
-_PAUSE_AFTER_REFUSAL = 1.0  # seconds; the coordinator of a new group needs a moment before it is ready
+_PAUSE_AFTER_REFUSAL = 1.0  # seconds; the coordinator of a new group is not ready at once
 
 
 class ExternalCommits:
     """Commits offsets to the groups of the levels of `group`, without waiting. An error is logged once.
 
-    If a commit fails, or is made before the previous one was answered, it is sent when the caller next calls `commit`.
-    So a caller must continue to call `commit` even if it makes no progress.
+    A commit that failed, or that was requested before the previous one was answered, is sent by the next call of
+    `commit`. So a caller must continue to call `commit` even if there is no progress.
 
     If `has_levels` is False, the offsets are committed to `group` itself.
     """
@@ -38,7 +38,8 @@ class ExternalCommits:
         self._has_levels = has_levels
         self._consumers: dict[int, ck.Consumer] = {}
         self._sent = AsyncCommits(self._send)
-        self._latest: OffsetsOfCommit | None = None  # the offsets that were sent last, or None if they were refused
+        # The offsets of the last commit, or None if that commit was refused.
+        self._latest: OffsetsOfCommit | None = None
         self._not_before = 0.0  # the time before which no further commit is sent after an error
         self._complaint = ""
 
@@ -70,7 +71,7 @@ class ExternalCommits:
             self.commit(offsets)
 
     def close(self) -> None:
-        """Close the connections. For a commit without an answer, it is not known whether it is stored."""
+        """Close the connections. A commit without an answer may or may not be stored."""
         self._sent.forget()
         for consumer in self._consumers.values():
             consumer.close()

@@ -14,8 +14,9 @@ from headway.kafka.binding import capi
 from headway.kafka.consumer.group_client import GroupClient
 from headway.records.record_types import ConsumerRecord, Message, TopicPartition, headers_of
 
-_LEAST = 1024 * 1024  # bytes that the buffer may always hold, even if the caller takes records slowly
-# Number of waits for a fetch for which the buffered records should last; the buffer is refilled when it is half empty.
+_LEAST = 1024 * 1024  # even if the caller takes records slowly, the buffer may hold this many bytes
+# At the caller's pace, the buffered records should last for this many times the longest wait for a fetch. The buffer is
+# refilled when it is half empty.
 _WAITS = 4
 _PACE_OVER = 0.02  # seconds over which the caller's pace is measured
 _SOON = 0.03  # seconds that a record may spend in librdkafka's queue
@@ -29,13 +30,13 @@ class FetchTurns:
         least_time = _WAITS * client.fetch_wait
         self._buffer: FetchBuffer[TopicPartition, ConsumerRecord] = FetchBuffer(_LEAST, client.buffer_size, least_time)
         self._side: capi.SideQueue | None = None
-        # After the queue of a partition was forwarded once, librdkafka does not forward it when the partition is
-        # assigned again. Headway must then do so.
+        # Partitions whose queues were forwarded before. If such a partition is assigned again, librdkafka does not
+        # forward its queue, so Headway must do so.
         self._touched: set[capi.Partition] = set()
-        # Such partitions that were assigned again, and whose queues must be forwarded.
+        # The partitions among these that were assigned again, and whose queues must still be forwarded.
         self._starting: set[TopicPartition] = set()
 
-        self._pace = 0.0  # records that the caller takes per second
+        self._pace = 0.0  # the caller's pace, in records per second
         self._given = 0
         self._given_since = 0.0
 
@@ -54,16 +55,16 @@ class FetchTurns:
 
     @property
     def is_overfull(self) -> bool:
-        """True if the buffer is so full that no partition with buffered records should add further ones."""
+        """True if the buffer is so full that a partition with buffered records should not add any more."""
         return self._buffer.is_overfull
 
     @property
     def is_full(self) -> bool:
-        """True if the buffer holds more than it should."""
+        """True if the buffer has reached its intended size."""
         return self._buffer.is_full
 
     def put(self, topic: str, partition: TopicPartition, records: list[ConsumerRecord], size: int) -> None:
-        """Add the next records of a partition to the buffer. Together they take `size` bytes."""
+        """Add the next records of a partition to the buffer. `size` is their total size in bytes."""
         self._buffer.put(topic, partition, records, size)
 
     def take(self, count: int) -> list[ConsumerRecord]:
@@ -102,13 +103,13 @@ class FetchTurns:
         self._given, self._given_since = 0, now
 
     def is_long(self) -> bool:
-        """Return whether, at the caller's current pace, a new record would wait too long in librdkafka's queue."""
+        """Return whether a new record would wait too long in librdkafka's queue at the caller's current pace."""
         return capi.queue_length(self._client.consumer) > self._pace * _SOON
 
     def pour(self) -> bool:
         """If the buffer has space, move the records of the second queue to the common queue.
 
-        Returns whether they were moved. Partitions without buffered records are then no longer diverted.
+        Returns whether the records were moved. If so, partitions without buffered records are no longer diverted.
         """
         if not (self._side and self._buffer.wants_more):
             return False
@@ -167,7 +168,7 @@ class FetchTurns:
         """Return the partitions whose queues must be forwarded again.
 
         The caller seeks each of them to its current position, and then calls `route`. librdkafka refuses the seek until
-        it has started the partition. If the queue is forwarded before that, librdkafka undoes the forwarding when it
+        it has started the partition. If the queue were forwarded earlier, librdkafka would undo the forwarding when it
         ends the previous use of the partition.
         """
         return list(self._starting)
@@ -232,7 +233,7 @@ class TurnsOfLevels:
     def set_aside(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Hold back the buffered records of these partitions until `restore` is called.
 
-        Returns the partitions of those levels on which too many records are held back.
+        Returns those partitions on whose levels too many records are held back.
         """
         parts = self._by_level(partitions)
         return [each for turns, of_level in parts if turns.set_aside(of_level) for each in of_level]

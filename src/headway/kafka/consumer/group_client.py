@@ -74,8 +74,8 @@ _message_error = ck.Message.error
 class Arrivals(NamedTuple):
     """The result of one fetch from librdkafka's queue.
 
-    `has_more` is True if the queue may hold further messages. `ends` has the end offset of each partition that was read
-    to its end. `lost_places` has the next offset to read of each partition whose log does not have that offset.
+    `has_more` is True if the queue may hold further messages. `ends` maps each partition that was read to its end to
+    the end offset. `lost_places` maps each partition whose log does not have the next offset to read to that offset.
     """
 
     messages: list[ck.Message]
@@ -108,7 +108,7 @@ class GroupClient:
         self.buffer_size = kilobytes * 1024
         """The maximum size in bytes of the records of a level that are buffered for the caller."""
         self.fetch_wait = _integer(settings["fetch.wait.max.ms"]) / 1000
-        """librdkafka might not fetch for this many seconds from a partition whose queue was full."""
+        """For how many seconds librdkafka might not fetch from a partition whose queue was full."""
         if kilobytes:  # the user's value limits the buffer of each level instead of librdkafka's queue
             settings["queued.max.messages.kbytes"] = _QUEUE_KB
         # An `auto.offset.reset` that is not in `RESETS` is passed on unchanged, and librdkafka rejects it.
@@ -179,7 +179,7 @@ class GroupClient:
         """Set this wake-up whenever records or events arrive. With None, no wake-up is set from now on."""
         self._wake = wake
         capi.wake_on_events(self.consumer, self.wake_fd)
-        self.ids.close()  # its open request would write to the previous wake-up
+        self.ids.close()  # the open request for topic ids would write to the previous wake-up
         if wake:
             _wakes[id(self)] = wake
         else:
@@ -257,7 +257,7 @@ class GroupClient:
         )
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue a partition at this offset, as soon as librdkafka is able to seek. Raises `KafkaError`."""
+        """Continue a partition at this offset. Waits until librdkafka can seek. Raises `KafkaError`."""
         place = ck.TopicPartition(*self.addresses.name(partition), offset)
         self._call(retrying, lambda _: self.consumer.seek(place), _SEEK_WITHIN, _ANOTHER_CHANGE_FIRST)
 
@@ -292,7 +292,7 @@ class GroupClient:
         return refusals
 
     def committed(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
-        """Return the committed offset of each partition, or None if it has no commit."""
+        """Return the committed offset of each partition, or None if there is no commit."""
         places = self.addresses.to_kafka(partitions)
         return self.addresses.offsets(self._call(self.consumer.committed, places, timeout))
 
@@ -350,8 +350,8 @@ class GroupClient:
     def topic_id(self, partition: TopicPartition) -> str | None:
         """Return Kafka's id of a partition's topic, or None if it is not known.
 
-        The id belongs to the topic that the partition's position is about. If the topic was deleted and created again,
-        the old id is returned until the partition begins in the new topic.
+        If the topic was deleted and created again, the old id is returned until the partition begins in the new topic,
+        because the partition's position still belongs to the old topic.
         """
         return self.ids.of(self.addresses.topic(partition))
 
@@ -379,7 +379,7 @@ class GroupClient:
 
     @property
     def lacks_a_right(self) -> bool:
-        """True if a permission was missing and has not been found to be granted since."""
+        """True if a permission was reported as missing, and no later check has found that it was granted."""
         return self._access.is_on
 
     def is_granted(self, now: float) -> bool:
@@ -391,9 +391,9 @@ class GroupClient:
         return not self._access.is_on
 
     def hear_refusal(self, error: KafkaError) -> None:
-        """Take note that a producer is not permitted to use the group.
+        """Record that a producer was not permitted to use the group.
 
-        This member itself may get that error much later.
+        This member might get the same error only much later.
         """
         if is_of_the_group(error):
             self.is_refused(None, librdkafka_error(error))

@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_AT_GROUP_EVERY = 2.0
-_QUIET_LOOKS = 2  # number of consecutive answers without a difference after which the check ends
+_QUIET_LOOKS = 2  # the check ends after this many consecutive answers without a difference
 
 
 class GroupWatch:
     """Compares a member's partitions with its assignment at the coordinator, after the answer to a heartbeat was lost.
 
-    It asks the coordinator until two consecutive answers agree with the member, or show the same difference. By then, a
-    rebalance that was under way has ended. As long as no answer is lost, it sends no requests and keeps no connection.
+    The watch asks the coordinator until two consecutive answers agree with the member, or show the same difference. By
+    then, a rebalance that was under way has ended. As long as no answer is lost, the watch sends no requests and keeps
+    no connection.
     """
 
     def __init__(self, config: Config) -> None:
@@ -89,7 +90,7 @@ class GroupWatch:
     def _gap_of(
         self, asked: "Future[ConsumerGroupDescription]", member_id: str | None, ours: frozenset[Partition]
     ) -> frozenset[Partition] | None:
-        """Return the partitions that the member should have taken or given up, or None if that is not known."""
+        """Return the partitions that the member should have taken or given up, or None if these are not known."""
         try:
             members = asked.result().members
         except ck.KafkaException as error:

@@ -23,14 +23,14 @@ from headway.records.record_types import ConsumerRecord, DeserializedRecord, Rec
 from headway.runtime.deferred_signals import defer_signals
 from headway.settings.config import Config
 
-# If a level has not been fetched for this many seconds, it is paused, so that its callbacks can run without fetching
-# records.
-# Resuming it means fetching records again, which takes about 10 ms if the broker is near.
+# If a level has not been fetched for this many seconds, it is paused, so that serving the consumer runs its callbacks
+# without fetching records. Resuming the level means fetching records again, which takes about 10 ms if the broker is
+# near.
 _PARK_AFTER = 0.5
 _MOST_AT_ONCE = 1_000_000  # the largest number of records that the binding returns in one call
-# Seconds between two checks of the queue's length while librdkafka has more records than requested.
+# How often the queue's length is checked, in seconds, while librdkafka has more records than requested.
 _CHECK_LENGTH_EVERY = 0.01
-# Records that each partition may add to a buffer that is too full, for example because hundreds of partitions are
+# How many records each partition may add to a buffer that is too full, for example because hundreds of partitions are
 # flooded.
 _OF_MANY = 64
 _LIST_WITHIN = 1.0
@@ -53,7 +53,8 @@ class LevelConsumer:
         self.paused: set[TopicPartition] = set()
         # The end offsets that the caller has reached, if enable.partition.eof is set.
         self.ends: dict[TopicPartition, int] = {}
-        # End offsets that were fetched, while records before them are still in the buffer.
+        # End offsets that were fetched, but that the caller has not reached, because earlier records are still in the
+        # buffer.
         self._reached: dict[TopicPartition, int] = {}
         self._readers = readers
         self._record = ConsumerRecord if readers[1] is _message_value else DeserializedRecord
@@ -118,7 +119,8 @@ class LevelConsumer:
         """
         if not self._advance(now):
             return
-        # Without an assignment, only an assignment can arrive, and the group waits for its answer.
+        # While no partition is assigned, the only event that can arrive is an assignment. It is answered at once,
+        # because the group waits for the answer.
         if self.membership.assigned:
             if now - self._asked_at < _PARK_AFTER or now - self._served_at < SERVE_EVERY:
                 return
@@ -152,7 +154,7 @@ class LevelConsumer:
         return True
 
     def _use_granted_right(self) -> None:
-        """Look for topics, or fetch again, at once, because a missing permission was granted.
+        """Look for topics or fetch again immediately, because a missing permission was granted.
 
         librdkafka itself would do so only seconds later, or minutes later for topics that it was not permitted to see.
         """
@@ -207,16 +209,16 @@ class LevelConsumer:
     def _keep_apart(self, turns: FetchTurns, level: int, given: int, came: "_TakenAhead", now: float) -> None:
         """Note how many records were returned, divert flooded partitions, and wake the caller if records are left."""
         self._turns.keep_apart()
-        # With one level, the direct fetch does this; doing it here as well would cost 13 % of the throughput.
+        # With only one level, the direct fetch calls `rest`, and another call here would cost 13 % of the throughput.
         if not turns and len(self.levels) > 1:
             turns.rest(now)
         turns.give(given, now)
-        # Higher levels have already had their turn, and librdkafka does not signal again for records that remain.
+        # Higher levels were fetched before this one, and librdkafka does not signal again for records that remain.
         if came.has_more or any(each > level for each in came.levels):
             self.client.wake()
 
     def _is_long(self, turns: FetchTurns, now: float) -> bool:
-        """Return whether librdkafka's queue is so long that a record at its end would have to wait long."""
+        """Return whether a record at the end of librdkafka's queue would have to wait too long."""
         if self._left_since is None or now - self._left_since < _CHECK_LENGTH_EVERY:
             return False
         self._left_since = now
@@ -290,7 +292,7 @@ class LevelConsumer:
         """Stop fetching from these partitions until `resume` is called."""
         self.paused.update(partitions)
         self.client.consumer.pause(self.client.addresses.to_kafka(self.membership.begun(partitions)))
-        # If the buffer holds too many of their records, these are dropped, and fetched again after a seek.
+        # If the buffer holds too many records of these partitions, it drops the records. A seek fetches them again.
         too_much = self._turns.set_aside(partitions)
         for partition, offset in self._turns.first_offsets(too_much).items():
             with contextlib.suppress(KafkaError):
