@@ -28,7 +28,7 @@ _ENDLESS = 3600.0  # seconds; the longest time-out that librdkafka accepts
 
 
 def coordinator_client(config: Config) -> AdminClient:
-    """Return a client for requests to coordinators. Of its log, only critical messages are passed on."""
+    """Return a client for requests to coordinators. Only critical messages of its log are passed on."""
     return make_client(AdminClient, {**config, "log_level": 2})
 
 

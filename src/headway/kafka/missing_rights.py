@@ -10,7 +10,7 @@ _THE_TOPIC = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def is_refusal(error: ck.KafkaError | None) -> bool:
-    """Return whether this error of Kafka means that a permission is missing."""
+    """Return whether this error code of Kafka means that a permission is missing."""
     return error is not None and right_for(error.name(), "") is not None
 
 
@@ -38,7 +38,7 @@ def is_of_the_group(error: BaseException) -> bool:
 def why_refused(
     error: ck.KafkaError, operation: str, config: Config | None = None, **names: str | None
 ) -> AuthorizationError | None:
-    """Return an error that names the missing permission, or None if `error` has another reason.
+    """Return an error that names the missing permission, or None if `error` has another cause.
 
     `names` are the keyword arguments of `right_for`.
     """
@@ -51,7 +51,7 @@ def why_refused(
 
 
 def why_not_readable(error: ck.KafkaError, topic: str, config: Config | None = None) -> AuthorizationError | None:
-    """Return an error if the client is not permitted to read the topic, or None if `error` has another reason.
+    """Return an error if the client is not permitted to read the topic, or None if `error` has another cause.
 
     A consumer that reads by offset needs no group, so errors about a permission on its group do not matter.
     """

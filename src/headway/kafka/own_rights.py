@@ -1,4 +1,4 @@
-"""Finds out which permissions this client has, by asking the brokers.
+"""Asks the brokers which permissions this client has.
 
 Any client can ask this, even if it is not permitted to read ACLs.
 """
@@ -25,12 +25,12 @@ from headway.kafka.missing_rights import is_refusal
 from headway.settings.config import OWN_KEYS, Config
 
 _PROBE = "headway-acls-check"
-"""The last part of the names that are used to test permissions on prefixes.
+"""The suffix of the names that are used to test permissions on prefixes.
 
-No topic of such a name is created, and no other producer uses such a transactional id.
+No topic with such a name is created, and no other producer uses such a transactional id.
 """
 
-_NO_SUCH_TOPIC = "the topic does not exist, and brokers report permissions only for topics that do"
+_NO_SUCH_TOPIC = "the topic does not exist, and brokers report permissions only for existing topics"
 _NOT_TOLD = "the brokers do not report which operations are allowed"
 
 
@@ -86,7 +86,7 @@ class OwnRights:
         return self._of_all_topics(right)
 
     def _of_all_topics(self, right: Right) -> Finding:
-        """Return the worst of the results for the existing topics with this prefix."""
+        """Return the most negative of the findings for the existing topics with this prefix."""
         beginning = right.name if right.prefixed else ""
         found = [name for name in self._visible if name.startswith(beginning) and not name.startswith("__")]
         answers = [self._ask(Right(right.operation, right.resource, name)) for name in found]

@@ -1,4 +1,4 @@
-"""Calls the user's serialisers and deserialisers, which are plain functions or classes of confluent-kafka.
+"""Calls the user's serialisers and deserialisers, which are plain functions or confluent-kafka's serialiser classes.
 
 `key.serializer` and `value.serializer` get an object and return bytes; `key.deserializer` and `value.deserializer` get
 bytes and return an object. The serialisers of confluent-kafka (JSON, Avro and Protobuf with a schema registry) also get

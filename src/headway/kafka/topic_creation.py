@@ -1,4 +1,4 @@
-"""Creates a topic with its levels, like the command `headway topics create`."""
+"""Creates a topic with its levels, as the command `headway topics create` does."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -11,7 +11,7 @@ from headway.kafka.admin import Admin
 from headway.settings.config import Config
 
 KEPT_FOR: Final = timedelta(days=30)
-"""The time for which a topic keeps its records by default.
+"""How long a topic keeps its records by default.
 
 Kafka deletes records by age, whether or not they were handled. With Kafka's own default of seven days, records would be
 lost if the workers are stopped over a holiday.
@@ -34,7 +34,7 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     exist_ok: bool = False,
 ) -> list[str]:
-    """Create a topic, with one Kafka topic for each level or a single one, and wait until the brokers list it.
+    """Create a topic as one Kafka topic for each level, or as a single one, and wait until the brokers list it.
 
     Args:
         settings: The settings of a client, such as bootstrap.servers.
@@ -44,10 +44,10 @@ def create_topic(
         replication_factor: The number of replicas of each partition. By default the brokers decide.
         retention: The time after which Kafka deletes a record, whether or not it was handled. None means that Kafka
             never deletes records.
-        config: Other settings of the topics, such as {"segment.bytes": "104857600"}. If they include `retention.ms`, it
+        config: Other settings of the topics, such as {"segment.bytes": "104857600"}. A `retention.ms` among them
             overrides `retention`.
-        exist_ok: Whether existing topics are accepted. If so, only missing topics are created, and the others stay as
-            they are, so every process of a service can call this function when it starts.
+        exist_ok: Whether existing topics are accepted. If True, only missing topics are created, and existing topics
+            stay unchanged. So every process of a service can call this function when it starts.
 
     Returns the names of the Kafka topics. Raises `ConfigError` for an argument outside its allowed range, and
     `KafkaError` if one of the topics already exists or Kafka refuses to create it.

@@ -1,4 +1,4 @@
-"""The existing topics. Topics that a listing does not show are looked up by name.
+"""The existing topics. A topic that Kafka's listing does not show is looked up by its name.
 
 Kafka's listing does not show the topics that a client is not permitted to see. Only a request for the topic's name
 distinguishes such a topic from one that does not exist.
@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 class TopicListing(Mapping[str, int]):
     """The topics that a client is permitted to see, each with its number of partitions.
 
-    If a topic that is not listed is looked up, Kafka is asked for it once. Iteration and `len()` cover only the listed
-    topics.
+    When a topic that is not listed is looked up, one request for the topic is sent to Kafka. Iteration and `len()`
+    cover only the listed topics.
 
     Args:
         seen: The topics in Kafka's listing, each with its number of partitions.
@@ -19,7 +19,7 @@ class TopicListing(Mapping[str, int]):
             exist. Raises an `AuthorizationError` that names the operation if the client is not permitted to describe a
             topic.
         wanted: The operation that the client is about to perform on the topics.
-        missing: Topics that do not exist, so Kafka need not be asked for them again.
+        missing: Topics that do not exist, so that no request for them is necessary.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class TopicListing(Mapping[str, int]):
         return TopicListing(self.seen, self._ask, operation, self._missing)
 
     def look_up(self, topics: Collection[str]) -> dict[str, int]:
-        """Return the topics among these that exist, each with its number of partitions.
+        """Return those of these topics that exist, each with its number of partitions.
 
-        Kafka is asked for topics that are not listed.
+        A request is sent for topics that are not listed.
         """
         if unknown := [topic for topic in topics if topic not in self.seen and topic not in self._asked]:
             self._asked |= self._ask(unknown, self._wanted)

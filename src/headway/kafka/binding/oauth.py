@@ -98,7 +98,7 @@ class _Tokens:
             return self._first.pop()
         try:
             token = _checked(self._fetch(argument))
-        except BaseException as error:  # even a SystemExit in the user's function must not end the calling thread
+        except BaseException as error:  # even a SystemExit is noted, because the binding drops the error
             self._failure = f"the setting oauth_cb {_failure_of(error)}"
             self._log(error)
             raise

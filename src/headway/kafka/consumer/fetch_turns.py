@@ -55,12 +55,12 @@ class FetchTurns:
 
     @property
     def is_overfull(self) -> bool:
-        """True if the buffer is so full that a partition with buffered records should not add any more."""
+        """True if so many partitions have buffered records that each should be fetched only in small amounts."""
         return self._buffer.is_overfull
 
     @property
     def is_full(self) -> bool:
-        """True if the buffer has reached its intended size."""
+        """True if the buffered records exceed the limit of the buffer."""
         return self._buffer.is_full
 
     def put(self, topic: str, partition: TopicPartition, records: list[ConsumerRecord], size: int) -> None:
@@ -203,11 +203,11 @@ class TurnsOfLevels:
 
     @property
     def is_full(self) -> bool:
-        """True if the buffer of any level holds more than it should."""
+        """True if the buffered records of any level exceed the limit of their buffer."""
         return any(turns.is_full for turns in self._all)
 
     def keep_apart(self) -> None:
-        """Divert the partitions that flood the buffer of their level."""
+        """For each level, divert the partitions that flood the level's buffer."""
         for turns in self._all:
             turns.keep_apart()
 

@@ -340,7 +340,10 @@ class GroupClient:
         return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
 
     def partition_count(self, topic: str, level: int, timeout: float) -> int:
-        """Return the number of partitions of a topic at a level, which is 0 if this consumer does not read it there."""
+        """Return the number of partitions of a topic at a level.
+
+        The result is 0 if this consumer does not read the topic at that level.
+        """
         subscription = self.addresses.subscription
         if not subscription.reads(topic, level):
             return 0

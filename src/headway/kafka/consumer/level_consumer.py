@@ -23,9 +23,8 @@ from headway.records.record_types import ConsumerRecord, DeserializedRecord, Rec
 from headway.runtime.deferred_signals import defer_signals
 from headway.settings.config import Config
 
-# If a level has not been fetched for this many seconds, it is paused, so that serving the consumer runs its callbacks
-# without fetching records. Resuming the level means fetching records again, which takes about 10 ms if the broker is
-# near.
+# If a level has not been fetched for this many seconds, it is paused, so that a poll can run its callbacks without
+# fetching records. Resuming the level means fetching records again, which takes about 10 ms if the broker is near.
 _PARK_AFTER = 0.5
 _MOST_AT_ONCE = 1_000_000  # the largest number of records that the binding returns in one call
 # How often the queue's length is checked, in seconds, while librdkafka has more records than requested.
@@ -273,7 +272,7 @@ class LevelConsumer:
         if fetched.lost_places:
             self.membership.lose_places(fetched.lost_places)
         if self.membership.has_met():
-            if self.is_parked:  # to resume a partition from which nothing was ever fetched would be slow
+            if self.is_parked:  # because librdkafka is slow to resume a partition from which nothing was ever fetched
                 self._resume_parked()
             ours = [each for each in fetched.messages if self._partition_of(each) in self.membership.assigned]
             return fetched._replace(messages=ours)
@@ -343,7 +342,7 @@ class LevelConsumer:
         The `restarted` partitions were assigned to librdkafka again, and continue from their start offsets.
         """
         self._turns.started(restarted)
-        if self.is_parked:  # to resume a partition from which nothing was ever fetched would be slow
+        if self.is_parked:  # because librdkafka is slow to resume a partition from which nothing was ever fetched
             self._resume_parked()
         if paused := self.paused.intersection(partitions):
             self.client.consumer.pause(self.client.addresses.to_kafka(paused))

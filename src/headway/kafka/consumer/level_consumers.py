@@ -22,7 +22,7 @@ from headway.settings.config import Config, ConsumerSettings, ParallelSettings
 log = logging.getLogger(__name__)
 
 END_WITHIN = 10.0
-"""The maximum number of seconds that closing a consumer takes for its last commits and for leaving all groups."""
+"""How long closing a consumer may take for the last commits and for leaving all groups, in seconds."""
 
 _OURS: Config = {"enable.auto.commit": False, "enable.auto.offset.store": False}
 
@@ -39,7 +39,7 @@ class MemberOffsets(NamedTuple):
 
 
 class LevelConsumers:
-    """The members that read the levels, beginning with the lowest level, or the only member for all levels.
+    """The members that read the levels, from the lowest level to the highest, or one member for all levels.
 
     Iteration yields the members. Indexing by a level returns the member that reads it.
     """
@@ -82,7 +82,7 @@ class LevelConsumers:
             member.subscribe(subscription, listener)
 
     def unsubscribe(self) -> None:
-        """Leave all groups at the same time, and wait until they were left and the listener was called."""
+        """Leave all groups at the same time, and wait until this is done and the listener was called."""
         self._leave(self._members, time.monotonic() + END_WITHIN)
 
     def _leave(self, members: Sequence[LevelConsumer], until: float) -> None:
@@ -97,19 +97,20 @@ class LevelConsumers:
             member.membership.forget_group()
 
     def close(self, until: float) -> None:
-        """Leave all groups at the same time, close all members, and wait for this until the time `until`.
+        """Leave all groups at the same time, and close all members. Waits until the time `until`.
 
-        If a group is rebalancing or its coordinator cannot be reached, this may take longer. It then continues in
-        threads that end with the process.
+        If a group is rebalancing or its coordinator cannot be reached, leaving it may take longer, and then continues
+        in threads that end with the process.
         """
         try:
-            # After an interrupt, `close` is called again. A member that is already closing must not be used then.
+            # After an interrupt, `close` is called again. The second call must not use members that are already
+            # closing.
             still_open = [member for member in self._members if not member.is_closing]
             self._leave([member for member in still_open if not member.membership.is_static], until)
             for member in still_open:
                 if member.membership.is_static:
                     member.membership.step_aside(until)
-        finally:  # also after Ctrl-C
+        finally:  # this must happen even after Ctrl-C
             closing = [member.close() for member in self._members]
         for thread in closing:
             thread.join(max(0.0, until - time.monotonic()))
@@ -148,8 +149,8 @@ class LevelConsumers:
     ) -> dict[LevelConsumer, set[TopicPartition]]:
         """Return the selected partitions, grouped by member.
 
-        These are the given `partitions`, or otherwise all assigned partitions, limited to a level and a topic if those
-        are given.
+        The result has the given `partitions`. If `partitions` is None, the result has all assigned partitions, or only
+        those of the level and the topic.
         """
         if partitions is None:
             members = self._members if level is None else [self[level]]
@@ -161,7 +162,7 @@ class LevelConsumers:
         return by_member
 
     def positions(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
-        """Return the next offset to fetch from each partition, for these levels or for all levels."""
+        """Return the next offset to fetch from each partition of these levels, or of all levels."""
         positions: dict[TopicPartition, int] = {}
         for member in self._members:
             if levels is None:
@@ -177,7 +178,7 @@ class LevelConsumers:
         return SentCommit([client.commit(of_member) for client, of_member in self._by_client(offsets)])
 
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
-        """Return the committed offset of each partition, or None if it has no commit."""
+        """Return the committed offset of each partition, or None if there is no commit."""
         wanted = dict.fromkeys(partitions, 0)
         return self._ask(wanted, lambda client, of_member: client.committed(of_member, timeout))
 
@@ -196,7 +197,7 @@ class LevelConsumers:
         return {each: self[each.level].client.bounds(each, timeout) for each in partitions}
 
     def partitions_for(self, topic: str, timeout: float) -> list[TopicPartition]:
-        """Return the partitions of a topic on all levels on which this consumer reads it."""
+        """Return the partitions of a topic on all levels on which this consumer reads the topic."""
         _require_names([topic])
         return [
             TopicPartition(topic, partition=partition, level=level)
@@ -220,7 +221,7 @@ class LevelConsumers:
     def require_read(self, partitions: Partitions) -> None:
         """Raise `ConfigError` if the offsets include a topic that this consumer does not read on that level.
 
-        Without this check, the group would store the offsets and report no error.
+        Without this check, the group would store the offsets without an error.
         """
         for each in partitions:
             member = self[each.level]
@@ -252,7 +253,7 @@ class LevelConsumers:
 
 
 def _require_names(topics: Iterable[str]) -> None:
-    """Raise `ConfigError` for a name that no topic can have, because the binding might fail on its characters."""
+    """Raise `ConfigError` for a name that no topic can have, because the binding might fail on such names."""
     for topic in topics:
         if not is_topic_name(topic):
             raise ConfigError(f"The topic {topic!r} cannot be looked up. {how_to_create(topic)}")
@@ -271,7 +272,7 @@ def members_of(settings: ConsumerSettings | ParallelSettings, own: Config | None
         for name, of_one in zip(groups, of_each, strict=True):
             members.append(LevelConsumer(of_one, {**config, "group.id": name}, readers, base))
     except BaseException:
-        # The error's traceback and a reference cycle would keep the members alive, and so their clients' threads.
+        # The error's traceback and a reference cycle would keep the members and the threads of their clients alive.
         for member in members:
             member.close()
         raise
@@ -282,8 +283,9 @@ def _client_id(config: Config) -> Config:
     """Return a setting with a `client.id` that no other member has, and that begins with the user's own `client.id`.
 
     In a classic group, the ids of the members begin with their `client.id`, and assignors sort members by their ids.
-    With a unique `client.id`, a consumer has the same rank in the group of every level, so it is assigned the same
-    partitions of all levels. A member with a `group.instance.id` is sorted by that, and keeps its `client.id`.
+    With a unique `client.id`, a consumer has the same rank in the group of every level, so the consumer is assigned the
+    same partitions of all levels. A member with a `group.instance.id` is sorted by that id, so its `client.id` is left
+    unchanged.
     """
     if config.get("group.instance.id"):
         return {}

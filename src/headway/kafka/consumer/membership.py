@@ -1,4 +1,4 @@
-"""The membership of one consumer in the group of one level, or of all levels: joining, leaving, and its partitions.
+"""A consumer's membership in the group of one level, or of all levels: joining, leaving, and the assigned partitions.
 
 No exception must leave a rebalance callback, because the binding would drop the records that the same call has fetched.
 """
@@ -30,7 +30,7 @@ from headway.settings.config import Config
 log = logging.getLogger(__name__)
 
 SERVE_EVERY = 0.1
-"""A member that fetches no records answers its group again after this many seconds."""
+"""How often a member that fetches no records responds to its group, in seconds."""
 _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
 _BOUNDS_ANSWERED_WITHIN = 1.0
@@ -38,7 +38,7 @@ _FIND_PLACES_AGAIN_AFTER = 0.5
 
 
 class RebalanceListener(Protocol):
-    """Is called when a member gains or loses partitions. The calls happen while the member fetches."""
+    """Its methods are called when a member gains or loses partitions, while the member fetches."""
 
     def assigned(self, partitions: list[TopicPartition]) -> None: ...
     def revoked(self, partitions: list[TopicPartition]) -> None: ...
@@ -63,7 +63,7 @@ class PartitionReader(Protocol):
         """
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the records and the state of partitions that are taken from this member."""
+        """Drop the records and the state of partitions that this member loses."""
 
     def begin_again(self) -> None:
         """Drop the state that belongs to librdkafka's consumer, because another consumer is about to replace it."""
@@ -82,9 +82,9 @@ class Membership:
         self._reader = reader
         self._listener: RebalanceListener = _NoListener()
         self._partitions: AssignedPartitions[TopicPartition] = AssignedPartitions()
-        # The start offsets of the partitions, as Kafka has returned them.
+        # The start offsets of the partitions that Kafka has returned.
         self._found: dict[TopicPartition, StartOffset] = {}
-        # The offset of each partition's first record that was dropped while leaving the group.
+        # For each partition with records that were dropped while leaving the group, the offset of the first of them.
         self._unwanted: dict[TopicPartition, int] = {}
         self._find_places_at = 0.0
         self._reset = RESETS.get(str(client.config.get("auto.offset.reset", "latest")).lower(), Reset.LATEST)
@@ -99,7 +99,7 @@ class Membership:
         self.is_static = "group.instance.id" in client.config
         """True for a static member.
 
-        A static member does not leave the group when it closes, so that its partitions wait for its return.
+        A static member does not leave the group when it closes, so that its partitions stay reserved until it returns.
         """
         self._has_stepped_aside = False
         self._others = OtherCommits(client, base_group) if base_group else None
@@ -151,8 +151,8 @@ class Membership:
     def rejoin(self) -> None:
         """Give up all partitions as lost, and then leave the group and join it again, without waiting.
 
-        The listener is called. Records of these partitions whose fetch is under way are dropped. If librdkafka has
-        noticed the loss itself, it is already joining again, and the next fetch calls the listener.
+        The listener is called. Records of these partitions that are still being fetched are dropped. If librdkafka
+        itself has noticed the loss, it is already joining again, and the next fetch will call the listener.
         """
         consumer = self._client.consumer
         if not self._addresses.subscription.topics or consumer.memberid() != self._member_id:
@@ -179,9 +179,9 @@ class Membership:
         """Process one event of librdkafka's queue, and return whether the member has left the group.
 
         The queue may still contain an assignment, which is followed by its revocation. The assignment can be empty, so
-        it is not enough that the member has no partitions. A member of a classic group has an id until it has left. But
-        while the group waits for other members to join, leaving waits, too, and the queue stays empty. So the id is
-        checked only for the first second.
+        a member without partitions has not necessarily left. A member of a classic group has an id until it has left.
+        But while the group waits for other members to join, the member cannot leave, and the queue stays empty. So the
+        id is checked only for the first second.
         """
         may_be_member = self._is_classic and waited < _END_MEMBERSHIP_WITHIN
         is_member = bool(self.assigned or (may_be_member and self._client.consumer.memberid()))
@@ -198,7 +198,7 @@ class Membership:
     def step_aside(self, until: float) -> None:
         """Give up the partitions without leaving the group (KIP-345).
 
-        Until the session timeout, the partitions wait for this member to return.
+        The partitions stay reserved for this member until its session times out.
         """
         # After this call, the queue receives only rebalances.
         self._client.consumer.pause(self._addresses.to_kafka(self._partitions.begun()))
@@ -250,7 +250,7 @@ class Membership:
     def has_met(self) -> bool:
         """Return whether the group has rebalanced since the last call.
 
-        Fetched records may then be of lost partitions.
+        If so, some fetched records may be of lost partitions.
         """
         has_met, self._has_met = self._has_met, self._rejoining
         return has_met
@@ -261,12 +261,12 @@ class Membership:
         partitions = self._addresses.from_kafka(kafka_partitions)
         self._has_met, self._rejoining = True, False
         self._member_id = self._client.consumer.memberid()
-        # Answers at once, so that the group does not wait until the start offsets are known.
+        # Answer at once, so that the group does not have to wait until the start offsets are known.
         self._answer(self._assign, [])
         self._partitions.assign(partitions)
         self._guard(self._listener.assigned, partitions)  # the listener may choose a start offset
-        # The ids of topics without an assigned partition are requested, too, to recognise partitions that are added
-        # later.
+        # Ids are also requested for topics without an assigned partition, so that partitions that are added later are
+        # recognised.
         topics = {topic for topic in self._addresses.subscription.topics if not topic.startswith("^")}
         topics |= self._addresses.topics(self.assigned - set(self._partitions.begun()))
         self._client.ids.ask_before_start(topics, time.monotonic(), self._client.wake_fd)
@@ -290,7 +290,7 @@ class Membership:
         partitions: list[TopicPartition],
         tell: Callable[[list[TopicPartition]], None],
     ) -> None:
-        # If partitions were given up as lost or by `step_aside`, the listener has already been called.
+        # The listener was already called for partitions that were given up as lost or by `step_aside`.
         if partitions and not self._has_stepped_aside:
             self._guard(tell, partitions)
         self._answer(self._unassign, kafka_partitions)
@@ -343,14 +343,15 @@ class Membership:
             self._found[partition] = starts[partition]
 
     def start_of(self, partition: TopicPartition) -> StartOffset | None:
-        """Return the start of an assigned partition, or None if Kafka has not returned it yet."""
+        """Return the start of an assigned partition, or None if Kafka has not returned the start yet."""
         return self._found.get(partition)
 
     def _begin(self) -> None:
         """Assign those partitions to librdkafka whose start offsets are known."""
         new = set(self._partitions.ready)
         restarted = new
-        # This call then replaces the whole assignment, so it has to name all partitions again.
+        # Without incremental rebalances, the call replaces the whole assignment, so it has to name all partitions
+        # again.
         if not self._is_incremental:
             before = self._partitions.begun()
             self._partitions.note_starts(self.read_to(before))
@@ -363,7 +364,7 @@ class Membership:
     # Positions in the logs
 
     def begun(self, among: Collection[TopicPartition] | None = None) -> list[TopicPartition]:
-        """Return the partitions that librdkafka reads, either among the given partitions or among all."""
+        """Return the partitions that librdkafka reads, among the given partitions or among all."""
         return self._partitions.begun(among)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -413,7 +414,7 @@ class Membership:
     # Positions that a log does not have
 
     def lose_places(self, places: Mapping[TopicPartition, int]) -> None:
-        """Note that the logs do not have these offsets, so that other offsets are found at which to continue."""
+        """Note that the logs do not have these offsets. `advance` will find other offsets at which to continue."""
         self._partitions.lose_places(places)
         if self._partitions.adrift:
             self._client.wake()
@@ -471,13 +472,13 @@ class Membership:
             self._renew(changes.recreated)
 
     def _renew(self, recreated: Collection[str]) -> None:
-        """Leave the group and join it with another client, because these topics were deleted and created again.
+        """Leave the group and join it again with another client, because these topics were deleted and created again.
 
         librdkafka keeps the metadata of the deleted topics. If a new topic has a lower leader epoch, for example after
         a restart of its broker, librdkafka ignores all metadata of the new topic, and never reads it.
         """
         try:
-            replacement = self._client.make()  # comes first, so that the old client stays in use if this fails
+            replacement = self._client.make()  # if this fails, the old client stays in use
         except HeadwayError as error:
             self._client.errors.append(error)
             return
@@ -508,7 +509,7 @@ class Membership:
         )
         self._guard(self._listener.lost, gone)
         self._forget(gone)
-        # After the new topic was created, positions in the old topic may have been committed for it.
+        # Positions in the old topic may have been committed after the new topic was created.
         self._commit_beginnings(gone)
         return [partition for partition in leaving if partition not in gone]
 

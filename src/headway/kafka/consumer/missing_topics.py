@@ -16,10 +16,10 @@ _BROKERS_ANSWER_WITHIN = 30.0
 
 
 def look_for_missing(topics: Collection[str], config: Config, tell: Callable[[str], None]) -> None:
-    """Find the topics that do not exist in a background thread, and call `tell` with each of them.
+    """In a background thread, call `tell` with each subscribed topic that does not exist.
 
     Patterns are not checked. If no broker answers, or the client is not permitted to see a topic, `tell` is not called,
-    because the member itself reports this problem.
+    because the member reports such problems itself.
     """
     named = [topic for topic in topics if not topic.startswith("^")]
 

@@ -1,6 +1,6 @@
-"""Warns about transactions in the input that stay open, because no later record of their partitions can be read.
+"""Warns about transactions that stay open in the input topics, because they hide all later records of their partitions.
 
-Kafka's own clients do not warn. If a producer dies, the brokers abort its transaction after its
+Kafka's own clients do not warn about this. If a producer dies, the brokers abort its transaction after its
 `transaction.timeout.ms`. But a hanging transaction, which the brokers have lost track of, never ends by itself. It
 hides all later records of its partitions from every consumer with `read_committed`.
 """
@@ -16,7 +16,7 @@ from headway.records.record_types import TopicPartition
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0
-"""The number of seconds between checks that a partition with unread records makes progress."""
+"""How often each partition with unread records is checked for progress, in seconds."""
 _OPEN_FOR = 10.0  # seconds; shorter transactions are normal
 _WARN_AGAIN_AFTER = 60.0
 _ANSWERED_WITHIN = 5.0
@@ -35,7 +35,7 @@ class _Standstill:
     asked: dict[str, Question[FoundOffsets]]
     ends: dict[str, int]
     warned_at: float | None = None
-    no_transaction_before: int | None = None  # the end offset up to which no transaction was open at the last check
+    no_transaction_before: int | None = None  # at the last check, no transaction was open before this end offset
 
 
 class OpenTransactions:
@@ -43,7 +43,7 @@ class OpenTransactions:
 
     Not thread-safe.
 
-    As long as every partition makes progress, it sends no requests, because each fetch returns the end of the log.
+    As long as every partition makes progress, no requests are sent, because each fetch returns the end of the log.
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -65,7 +65,8 @@ class OpenTransactions:
                 self.forget([partition])
             if end is not None and end > position:
                 standing = self._standing.setdefault(partition, _Standstill(position, now, {}, {}))
-                # If they are equal, there may be nothing after the position but the end marker of a transaction.
+                # If the two offsets are equal, there may be nothing after the position but the end marker of a
+                # transaction.
                 if end != standing.no_transaction_before:
                     self._consider(partition, standing, end, now)
 

@@ -34,15 +34,16 @@ _ANSWERS_WITHIN = 5.0
 
 
 class OtherCommits:
-    """Checks for commits in the group that would read the same partitions if `group.per.level` were changed.
+    """Checks for commits in other groups, which would read the same partitions if `group.per.level` were changed.
 
-    The client's own group has no commits of these partitions. If it is the group `base` as the user named it, the
-    groups of the levels are checked. If it is the group of a level, `base` is checked.
+    The check is made when the client's own group has no commits of these partitions. If the client's own group is
+    `base`, the name that the user gave, the groups of the levels are checked. If it is the group of a level, `base` is
+    checked.
 
     All topics of the consumer are checked, including those of levels that other members read. Otherwise one level might
-    start before the commits of another level are found. Topics with levels that are read with a group for each level,
-    which is the default, are not checked, because most of their users never had another group, and would need a further
-    permission.
+    start before the commits of another level are found. By default, topics with levels are read with a group for each
+    level. Such topics are not checked, because most of their users never had another group, and the check would need a
+    further permission.
     """
 
     def __init__(self, client: GroupClient, base: str) -> None:
@@ -55,8 +56,8 @@ class OtherCommits:
     def check(self, missing: Collection[Partition]) -> None:
         """Raise `ConfigError` if other groups have commits that would be skipped.
 
-        `missing` are partitions that have no commit and are about to start. Raises `KafkaError` if that is not known
-        yet.
+        `missing` are partitions that have no commit and are about to start. Raises `KafkaError` if Kafka has not
+        answered yet.
         """
         subscription = self._client.addresses.subscription
         if self._per_level and subscription.has_level_topics:

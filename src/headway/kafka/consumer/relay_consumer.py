@@ -1,7 +1,7 @@
 """A relay's consumer, which gets the same partition numbers of all topics of a scheduler.
 
-It reads from the offsets that the relay has stored, not from those that the group has committed. So an assignment is
-only noted, and reading begins with a call of `begin`.
+The consumer reads from the offsets that the relay has stored, not from those that the group has committed. So an
+assignment does not start the reading; a call of `begin` does.
 """
 
 import logging
@@ -50,7 +50,9 @@ _DEFAULTS: Config = {
 }
 _CLOSE_WITHIN = 10.0
 
-NOT_DELETED = "Records that have left the delay topics are not deleted, so they take up disk space permanently."
+NOT_DELETED = (
+    "Records that are no longer needed in the delay topics are not deleted, so they take up disk space permanently."
+)
 
 
 class RelayConsumer:
@@ -78,7 +80,7 @@ class RelayConsumer:
     def group_metadata(self) -> bytes:
         """The group's metadata.
 
-        With these, Kafka fences off this member's transactional producer after a rebalance.
+        If a producer sends offsets with this metadata, Kafka fences the producer off after a rebalance.
         """
         metadata: bytes = self._consumer.consumer_group_metadata()
         return metadata
@@ -91,8 +93,8 @@ class RelayConsumer:
 
         def on_revoke(consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
             before_leaving()
-            # If `before_leaving` calls `assign`, even with no partitions after a failure, the binding does not answer
-            # the rebalance itself. The group would then wait forever, so this releases the partitions.
+            # If `before_leaving` calls `assign`, even without partitions after a failure, the binding does not answer
+            # the rebalance itself, and the group would wait forever. So this call releases the partitions.
             consumer.unassign()
             self._on_leave(consumer, partitions)
 
@@ -111,7 +113,7 @@ class RelayConsumer:
     def renew(self) -> None:
         """Leave the group and join it with another client, because topics were deleted and created again.
 
-        librdkafka reads nothing from such a topic if its leader epoch is lower than that of the deleted topic.
+        librdkafka reads nothing from a new topic whose leader epoch is lower than that of the deleted topic.
         """
         self.leave()
         wake_on_events(self._consumer, None)
@@ -211,7 +213,7 @@ class RelayConsumer:
 
 
 class Deletion:
-    """Deletes records that have left a delay topic. These are at the beginning of each partition.
+    """Deletes records that a delay topic no longer needs. These are at the beginning of each partition.
 
     `refused` is the permission that was missing according to the latest answers, or None.
     """

@@ -1,8 +1,9 @@
 """Determines a member's standing in its group from the answer to a commit.
 
-Kafka refuses a commit for one of three reasons. The member was expelled: other members have its partitions, and it must
-join again. Or it was replaced by another member with the same `group.instance.id`, and must not join again. Or it is
-behind: the group is rebalancing or has rebalanced, and the commit may succeed when the member has noticed this.
+Kafka refuses a commit for one of three reasons. First, the member was expelled: other members have its partitions, and
+the member must join again. Second, the member was replaced by another member with the same `group.instance.id`, and
+must not join again. Third, the member is behind: the group is rebalancing or has rebalanced, and the commit may succeed
+when the member has noticed this.
 """
 
 from enum import Enum
@@ -26,7 +27,7 @@ _STANDINGS = {
     ck.KafkaError.UNKNOWN_MEMBER_ID: Standing.EXPELLED,
     ck.KafkaError.FENCED_MEMBER_EPOCH: Standing.EXPELLED,
     ck.KafkaError.FENCED_INSTANCE_ID: Standing.REPLACED,
-    # The answer to the member's heartbeat, with the new generation, may be on its way.
+    # The answer to the member's last heartbeat, which contains the new generation, may still be on its way.
     ck.KafkaError.ILLEGAL_GENERATION: Standing.BEHIND,
     ck.KafkaError.STALE_MEMBER_EPOCH: Standing.BEHIND,
     ck.KafkaError.REBALANCE_IN_PROGRESS: Standing.BEHIND,

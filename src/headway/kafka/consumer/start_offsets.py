@@ -21,7 +21,7 @@ from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-_SILENT_FOR = 5.0  # seconds before a transient error is reported, so that the restart of a broker is not reported
+_SILENT_FOR = 5.0  # seconds before a transient error is reported, which gives a broker time to restart
 _REPORT_AGAIN_AFTER = 10.0
 _ASK_AGAIN_AFTER = 1.0  # seconds after an unexpected error
 
@@ -29,21 +29,20 @@ _ASK_AGAIN_AFTER = 1.0  # seconds after an unexpected error
 class StartOffsets:
     """Finds the start of each partition: its committed offset or, without a commit, the offset of `auto.offset.reset`.
 
-    A partition that was added to a topic while the member was reading the topic begins at its first record. With
-    "latest", records that are sent to it before the next rebalance would be skipped.
+    A partition that was added to a topic while the member was reading the topic begins at its first record. If it began
+    at "latest", records that are sent to it before the next rebalance would be skipped.
 
-    The thread runs only while starts are being looked for. It tries until it has an answer or the partition is
-    forgotten, and a partition without an answer does not delay the others. An answer wakes the client's user.
+    The thread runs only while it is looking for starts. It repeats its requests until there is an answer or the
+    partition is forgotten. A partition without an answer does not delay the others. An answer wakes the client's user.
 
-    The client gets a report if a permission is missing, at once, and after a transient error, when some seconds have
-    passed. There is at most one report every ten seconds. The client also gets the reason if a partition cannot begin
-    at all: either `others` have commits that would be skipped, or `auto.offset.reset` demands an error for a partition
-    without a commit.
+    A missing permission is reported to the client at once, and a transient error after some seconds. There is at most
+    one report every ten seconds. The client also gets the reason if a partition cannot begin at all: either `others`
+    have commits that would be skipped, or `auto.offset.reset` demands an error for a partition without a commit.
     """
 
     def __init__(self, client: GroupClient, others: OtherCommits | None = None) -> None:
         self._client = client
-        self._consumer = client.consumer  # if the client replaces this consumer, it also replaces this object
+        self._consumer = client.consumer  # a client that replaces this consumer also replaces this `StartOffsets`
         self._ids = client.ids
         self._others = others
         self._lock = threading.Lock()
@@ -114,7 +113,7 @@ class StartOffsets:
                     due = questions.next_turn()
                 except ClosedError:
                     raise
-                except Exception:  # without this thread, no further partition would begin
+                except Exception:  # the thread must continue, because no partition could begin without it
                     log.exception("The look-up of start offsets raised an unexpected error, and is repeated.")
                     questions.forget()
                     found, due = {}, time.monotonic() + _ASK_AGAIN_AFTER

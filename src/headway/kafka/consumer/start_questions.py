@@ -1,11 +1,11 @@
 """Requests the starts of partitions from Kafka, for many partitions at a time.
 
-After a failure, each partition is requested separately, and the pause before its next request gets longer.
+After a failure, a separate request is sent for each partition, and the pause before its next request gets longer.
 
 At first, the member's own client requests the commits. If no answer arrives within a second, a second client sends the
 request and waits as long as necessary, because a slow coordinator still answers. The second client has its own
-connection, so neither heartbeats nor fetches have to wait for this answer. It gets the answer for each partition
-separately, so a partition whose offset is part of an open transaction does not delay the others.
+connection, so neither heartbeats nor fetches have to wait for this answer. The answer contains a separate result for
+each partition, so a partition whose offset is part of an open transaction does not delay the others.
 """
 
 import logging
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 _MEMBER_ASKS_FOR = 1.0
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
-# The time limit in seconds of the first request to a leader. It is short, because the leader may have died and another
-# leader may have been elected. The limit is doubled for each further request.
+# The time limit in seconds of the first request to a leader. The limit is short, because the leader may have died and
+# another leader may have been elected. The limit is doubled for each further request.
 _LEADERS_ANSWER_WITHIN = 1.0
-# Librdkafka's socket.timeout.ms, after which librdkafka itself closes the connection.
+# The value of librdkafka's socket.timeout.ms, after which librdkafka itself closes the connection.
 _LEADERS_ANSWER_AT_LAST_WITHIN = 60.0
-_SLOW = 1.0  # seconds after which a late answer of the coordinator is logged
-_SILENT = 5.0  # seconds after which a missing answer is logged; a broker may take that long to restart
+_SLOW = 1.0  # an answer of the coordinator that took this many seconds is logged as late
+_SILENT = 5.0  # a missing answer is logged after this many seconds, which a broker may need to restart
 _WARN_AGAIN_AFTER = 10.0
 
 _PLACES: Final[Mapping[Reset, int]] = {Reset.EARLIEST: ck.OFFSET_BEGINNING, Reset.LATEST: ck.OFFSET_END}
@@ -59,7 +59,7 @@ class StartOffset(NamedTuple):
 
 @dataclass(slots=True)
 class _Sought:
-    """A partition whose start is being looked up, and the time of the next request for it."""
+    """A partition whose start is being looked up, with the state of its requests."""
 
     number: int  # the number of the call that asked for the partition
     asked_at: float | None = None
@@ -67,7 +67,7 @@ class _Sought:
     is_looked_up: bool = False
     commit: CommittedOffset | None = None
     is_asked: bool = False
-    alone: bool = False  # after a failure, the partition is requested separately from others
+    alone: bool = False  # after a failure, the partition gets a request of its own
     not_before: float = 0.0
     pause: float = _FIRST_PAUSE
     leader_within: float = _LEADERS_ANSWER_WITHIN
@@ -216,7 +216,7 @@ class StartQuestions:
         now: float,
     ) -> None:
         if isinstance(answer, KafkaError) and _code(answer) == ck.KafkaError.NOT_COORDINATOR:
-            # The client would send further requests to the same broker: see docs/design/librdkafka.md.
+            # The second client would send its next requests to the same broker: see docs/design/librdkafka.md.
             self._end_client_beside()
         for partition, sought in about.sought.items():
             sought.is_asked = False
@@ -233,7 +233,7 @@ class StartQuestions:
         found: dict[Partition, StartOffset],
         now: float,
     ) -> None:
-        if isinstance(told, int) and told < 0:  # the broker does not know the offset yet
+        if isinstance(told, int) and told < 0:  # the broker cannot determine the offset yet
             told = _not_told(partition)
         if isinstance(told, KafkaError):
             self._failed(partition, sought, told, now)

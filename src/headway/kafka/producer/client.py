@@ -44,20 +44,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OnReport = Callable[[ck.KafkaError | None, ck.Message], None]
-"""A callback for a delivery report. Its arguments are the error, or None, and the message."""
+"""A callback for a delivery report. The arguments are the error (or None) and the message."""
 
 SERVE_AFTER = 100
-"""The number of records after which a thread that calls `produce` takes the delivery reports."""
+"""A thread that calls `produce` takes the delivery reports after this many records."""
 SLICE = 0.5
 """The longest single wait inside librdkafka, in seconds, because Python cannot handle Ctrl-C during such a wait."""
 
 _CLOSE_WITHIN = 10.0
 _CHECK_INTERVAL = 0.05
-_MIN_RENEWAL_INTERVAL = 1.0  # seconds between two renewals, because each new producer costs threads and connections
-_SPACE_WITHIN = 0.1  # seconds for which `send` waits for reports, which free space in the queue, before it tries again
+# The shortest time in seconds between two renewals, because each new producer costs threads and connections.
+_MIN_RENEWAL_INTERVAL = 1.0
+_SPACE_WITHIN = 0.1  # `send` waits this many seconds for reports, which free space in the queue, before it tries again
 
-# At its default log level, librdkafka warns of requests that it retries. In a new cluster, every producer's first
-# request for a producer id is one of them.
+# At its default log level, librdkafka warns of requests that it retries. In a new cluster, this includes every
+# producer's first request for a producer id.
 _DEFAULTS = {"log_level": 3}
 
 _GAPLESS = "enable.gapless.guarantee"
@@ -80,20 +81,20 @@ class ProducerClient:
     """A producer of librdkafka, with a thread that takes its delivery reports.
 
     All methods are thread-safe. Locks must be acquired in this order: `ReportPump.serving`, then `_renewing`. To close
-    a producer, its own `calling` must be acquired, and then `_asking`.
+    librdkafka's producer, acquire its `calling` lock, and then `_asking`.
 
     While the brokers refuse this client's login, all records that are queued fail every few seconds, and calls that
     need a broker raise `AuthenticationError`.
 
-    After a fatal error, librdkafka's producer sends nothing more. One cause is a sequence number on which broker
-    and client disagree. Another cause is that the client gets no producer id, because it is not permitted to write to
-    any topic; this error remains even if the permission is granted later. The waiting records then fail, and a new
-    producer takes over for later records. With a `transactional.id` this happens only when the owner calls `renew`, and
-    with `enable.gapless.guarantee` it never happens.
+    After a fatal error, librdkafka's producer sends no more records. One cause of a fatal error is a sequence number on
+    which the broker and the client disagree. Another cause is that the client gets no producer id, because it is not
+    permitted to write to any topic; that error remains even if the permission is granted later. After a fatal error,
+    the waiting records fail, and a new producer sends later records. With a `transactional.id`, the producer is
+    replaced only when the owner calls `renew`. With `enable.gapless.guarantee`, it is never replaced.
 
     Args:
         config: The settings of librdkafka.
-        owner: Is called after each batch of reports, and when the brokers refuse the login.
+        owner: The object whose methods are called after each batch of reports, and when the brokers refuse the login.
         serving: The lock that a thread holds while it takes reports. By default, a new lock is created.
     """
 
@@ -115,7 +116,7 @@ class ProducerClient:
         self._ended_with: ck.KafkaError | None = None  # the fatal error of the previous producer
         self._ended = False
         self._renewing = threading.Lock()
-        # Held by a thread that waits for brokers, so that no other thread closes the producer.
+        # A thread that waits for brokers holds this lock, so that no other thread closes the producer.
         self._asking = threading.Lock()
         self._is_forked = False
         with construction(lambda: self.close(0)):
@@ -133,17 +134,20 @@ class ProducerClient:
         self.batches_of_one = batches_of_one
         settings = {**self.config, **(_BATCHES_OF_ONE if batches_of_one else {})}
         self.producer = make_client(ck.Producer, settings, self._connection)
-        """librdkafka's producer. `renew` replaces it, and so does a fatal error."""
+        """librdkafka's producer. It is replaced by `renew` and after a fatal error."""
         self.calling = threading.Lock()
-        """Held during a call that might never return. Each producer of librdkafka has its own lock."""
+        """A lock that is held during a call that might never return.
+
+        Each producer of librdkafka has a lock of its own.
+        """
         self.fatal: ck.KafkaException | None = None
         """The fatal error of librdkafka's current producer, or None."""
 
     def produce(self, record: OutgoingRecord, on_delivery: OnReport) -> None:
         """Queue a record.
 
-        If this client is idempotent, a report of success without an offset is turned into an error, because in such a
-        case librdkafka only assumes that the record was stored.
+        If this client is idempotent, a report of success without an offset is turned into an error, because such a
+        report means that librdkafka only assumes that the record was stored.
 
         Raises `BufferError` if the queue is full, and `DeliveryError` or `SerializationError` if the record cannot be
         sent.
@@ -164,7 +168,7 @@ class ProducerClient:
             )
         except BufferError:
             raise
-        # The binding raises various errors for values that do not fit a field, and another one if the producer is
+        # The binding raises various errors for values that do not fit a field, and a different error if the producer is
         # closed.
         except Exception as error:
             raise self.refusal(topic, error) from error
@@ -189,8 +193,8 @@ class ProducerClient:
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Take reports until `done()` returns True, unless another thread is taking them.
 
-        This is for a thread that would otherwise only wait. Raises `ClosedError` in a forked process, where no reports
-        arrive.
+        A thread that would otherwise only wait can call this method. Raises `ClosedError` in a forked process, where no
+        reports arrive.
         """
         self._check_process()
         self.reports.serve_until(done, timeout)
@@ -240,7 +244,7 @@ class ProducerClient:
         self._refusal = refusal
         self.producer.purge()
         self.owner.login_refused(_as_clause(refusal))
-        self.reports.wake()  # the purge itself sends no signal
+        self.reports.wake()  # the purge does not set the wake-up
 
     def queued(self) -> int:
         """Return the number of records without a delivery report."""
@@ -249,7 +253,7 @@ class ProducerClient:
     def flush(self, timeout: float | None) -> int:
         """Wait for the reports of all records, and return the number of records without a report.
 
-        In a callback this does not wait.
+        A call in a callback does not wait.
         """
         self._check_process()
         timeout = math.inf if timeout is None else timeout
@@ -312,7 +316,8 @@ class ProducerClient:
             if fatal:
                 self._renew_soon()
             elif not is_purged(error):
-                fatal = self._ended_with  # this error is the previous producer's; the current producer accepts records
+                # This error was reported by the previous producer; the current one has no fatal error.
+                fatal = self._ended_with
             if is_refusal(fatal):  # without the permission, the client got no producer id
                 return Right("Write", "Topic", topic)
         return right_for(error.name(), "Write", topic=topic)
@@ -382,8 +387,8 @@ class ProducerClient:
     def leaders(self, topic: str, timeout: float) -> tuple[int, list[int]]:
         """Return the number of partitions of a Kafka topic, and the partitions that have a leader.
 
-        For a topic that does not exist yet, these are 0 and an empty list. Raises `KafkaError` if no broker answers,
-        and `DeliveryError` if Kafka refuses the topic's name, or does not permit access to it.
+        For a topic that does not exist yet, the result is 0 and an empty list. Raises `KafkaError` if no broker
+        answers, and `DeliveryError` if Kafka refuses the topic's name, or does not permit access to it.
         """
         about = self._ask(topic, timeout)
         if about.error is not None and about.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -416,7 +421,7 @@ class ProducerClient:
             self._missing[topic] = what_there_is(topic, listing.topics)
 
     def alternative_to(self, topic: str) -> str:
-        """Return a sentence that names topics that were probably meant, or an empty string if none was found."""
+        """Return a sentence that names the topics that `find_alternative` has found, or an empty string."""
         return self._missing.get(topic, "")
 
     def _raise_if_refused(self, topic: str, error: ck.KafkaError | None) -> None:
@@ -438,11 +443,11 @@ class ProducerClient:
         now = time.monotonic()
         if self._renews_itself and not self._is_renewing and now - self._renewed_at >= _MIN_RENEWAL_INTERVAL:
             self._renewed_at, self._is_renewing = now, True
-            # The caller may hold locks that the thread that takes reports needs.
+            # This runs in the background because the caller may hold locks that the thread that takes reports needs.
             in_background(self._renew_when_reported)
 
     def _renew_when_reported(self) -> None:
-        """Replace a producer that has a fatal error, after all of its records were reported."""
+        """Replace a producer that has a fatal error, once all of its records have been reported."""
         try:
             while not self._ended:
                 with self.reports.hold(), self._renewing:
@@ -460,7 +465,7 @@ class ProducerClient:
                 return
         finally:
             self._is_renewing = False
-        if not is_refusal(fatal):  # if a permission is missing, the error of each record says so
+        if not is_refusal(fatal):  # if a permission is missing, the error of each record already names it
             log.warning(
                 "The Kafka client of a producer failed with a fatal error, and a new client replaces it: %s. Each "
                 "record that had not been delivered has failed with an error of its own.",
@@ -473,8 +478,8 @@ class ProducerClient:
 
         Records that were already handed to the old producer get no more reports.
 
-        With `batches_of_one`, each batch consists of one record, so that an error concerns exactly that record.
-        Otherwise, the cause can be another record of the batch, or the size of the whole batch.
+        With `batches_of_one`, each batch consists of one record, so that an error concerns exactly that record. With
+        larger batches, the cause can be another record of the batch, or the size of the whole batch.
         """
         with self.reports.hold():
             before, calling = self.producer, self.calling
@@ -487,7 +492,7 @@ class ProducerClient:
 
         Returns the number of records that were not delivered.
 
-        In a forked process this does nothing, because the client belongs to the parent process.
+        In a forked process, this call does nothing, because the client belongs to the parent process.
         """
         if self._is_forked or self._steps_to_end.is_over:
             return 0
@@ -518,16 +523,20 @@ class ProducerClient:
     def _release(self, producer: ck.Producer, calling: threading.Lock) -> None:
         def close() -> None:
             with calling, self._asking:
-                producer.purge()  # after an error, a batch may be stuck, and closing the producer would wait for it
+                # After an error, a batch may be stuck, and closing the producer without a purge would wait for this
+                # batch.
+                producer.purge()
                 try:
                     close_producer(producer)
-                except ck.KafkaException as error:  # for example, the broker does not know the transaction
+                except ck.KafkaException as error:  # for example because the broker has no such transaction
                     log.debug("A producer that had failed was closed: %s", error)
 
         wake_on_events(producer, None)
         is_in_call = calling.locked()
         closing = in_background(close)
-        if is_in_call:  # the thread in that call may be waiting for `ReportPump.serving`, which this thread may hold
+        # Do not wait, because the thread in that call may be waiting for `ReportPump.serving`, which this thread may
+        # hold.
+        if is_in_call:
             return
         try:
             # Closing a producer aborts its open transaction, and waits until the brokers answer.
@@ -535,7 +544,7 @@ class ProducerClient:
         except TimeoutError:
             log.warning(
                 "The brokers have not confirmed within %g s that the open transaction was aborted. The producer "
-                "closes all the same. The brokers will abort the transaction after its transaction.timeout.ms.",
+                "closes anyway. The brokers will abort the transaction after its transaction.timeout.ms.",
                 _CLOSE_WITHIN,
             )
 
@@ -573,6 +582,6 @@ def refusal(topic: str, error: Exception) -> HeadwayError:
 
 
 def _as_clause(refusal: AuthenticationError) -> str:
-    """Change the sentence of an error to a clause that fits into the middle of another sentence."""
+    """Return an error's text as a clause that fits into the middle of a sentence."""
     sentence = str(refusal).rstrip(".")
     return sentence[0].lower() + sentence[1:]

@@ -17,10 +17,10 @@ from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import defer_signals, heed_signals
 
 HANGS_AFTER = 10.0
-"""The number of seconds after which a call with a time limit of `SLICE` is considered to hang."""
+"""A call with a time limit of `SLICE` counts as hanging after this many seconds."""
 
 _BEGUN_WITHIN = 1.0
-"""The longest time in seconds for which an abort waits until the transaction's records are acknowledged."""
+"""How long an abort waits until the transaction's records are acknowledged, in seconds."""
 
 
 class ClientTransactions:
@@ -48,8 +48,8 @@ class ClientTransactions:
             raise
 
     def _init(self, timeout: float) -> None:
-        # Without a connection, librdkafka's first search for the coordinator fails, and it searches again only after
-        # 0.5 s.
+        # Without a connection, librdkafka's first search for the coordinator fails, and the second search begins only
+        # 0.5 s later.
         await_connection(self._client.producer, timeout)
         self._client.producer.init_transactions(timeout)
 
@@ -61,8 +61,8 @@ class ClientTransactions:
         """Return why the open transaction can only be aborted, or None if it can still be committed.
 
         Delivery reports do not name the reason: for example, if the client is not permitted to write to a topic, all of
-        them are "Purged in queue". But every later transactional call raises the original error, and a second call of
-        `begin_transaction` does no harm.
+        them are "Purged in queue". But every later transactional call raises the original error. This method calls
+        `begin_transaction` again, because a second call does no harm.
         """
         try:
             self.begin()
@@ -75,9 +75,9 @@ class ClientTransactions:
 
         Raises `KafkaError` after a time limit if the call of librdkafka does not return.
 
-        librdkafka ignores the timeout while it waits for the broker that it considers to be the group's coordinator. It
-        waits forever if that broker has left the cluster, or if all brokers were unreachable for a moment (issues 5456
-        and 5511 of librdkafka).
+        librdkafka ignores the timeout while it waits for the broker that it considers to be the group's coordinator. If
+        that broker has left the cluster, or if all brokers were unreachable for a moment, librdkafka waits forever
+        (issues 5456 and 5511 of librdkafka).
         """
         sent = in_background(partial(self.add_offsets, offsets, group_metadata, timeout))
         longest = max(timeout, HANGS_AFTER)
@@ -100,7 +100,7 @@ class ClientTransactions:
     def hangs(self) -> bool:
         """Return whether a call of `add_offsets` hangs.
 
-        If it does, only the client's `renew` can end the transaction.
+        If the call hangs, only the client's `renew` can end the transaction.
         """
         calling = self._client.calling
         with defer_signals():  # an interrupt between `acquire` and `release` would leave the lock held forever
@@ -116,8 +116,8 @@ class ClientTransactions:
     def abort(self, timeout: float) -> None:
         """Abort the transaction."""
         # Right after a commit, Kafka may need some milliseconds before the next transaction can begin. If librdkafka
-        # aborts it earlier, Kafka answers that there is no transaction, and librdkafka treats that as a fatal error
-        # (its issue 4849).
+        # aborts the next transaction earlier, Kafka answers that there is no transaction, and librdkafka treats this
+        # answer as a fatal error (librdkafka's issue 4849).
         deadline = time.monotonic() + timeout
         if self._client.queued() and self.why_aborted() is None:
             self._client.flush(min(_BEGUN_WITHIN, timeout))
@@ -126,11 +126,11 @@ class ClientTransactions:
     def _end(self, end: Callable[[float], None], timeout: float) -> None:
         """Commit or abort the transaction.
 
-        Both calls of librdkafka flush, and so take reports, which requires `serving`.
+        librdkafka's commit and abort both flush, which takes delivery reports. So this method must hold `serving`.
         """
         deadline = time.monotonic() + timeout
         with self._client.reports.try_hold(timeout) as is_held:
-            # With a fatal error, librdkafka would treat this call as a repetition of the failed one.
+            # After a fatal error, librdkafka would treat this call as a repetition of the call that failed.
             if fatal := self._client.fatal:
                 raise refused(fatal) from fatal
             if not is_held:
@@ -144,7 +144,7 @@ class ClientTransactions:
     def _ends(self, end: Callable[[float], None], seconds: float) -> bool:
         """Return whether the transaction has ended.
 
-        Raises an error if it cannot be ended, or if that takes more than `seconds`.
+        Raises an error if the transaction cannot be ended, or if ending it takes more than `seconds`.
         """
         try:
             self._client.call(end, max(0.0, min(SLICE, seconds)))

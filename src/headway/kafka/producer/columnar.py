@@ -1,8 +1,8 @@
 """A producer for records that are given as columns, which are sent either plainly or in one transaction.
 
-No Python code runs for the individual record: `map` calls the client's own method with the columns. The number of
-records in flight is therefore limited here, between calls of `send`. The client's own limit is turned off, because it
-would stop `map` halfway.
+No Python code runs for individual records, because `map` calls the client's C method with the columns. The number of
+records in flight is therefore limited in this module, between calls of `send`. The client's own limit is turned off,
+because it would stop `map` halfway.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ _MAX_BYTES_IN_FLIGHT = 64 * 2**20
 _ASK_AGAIN_AFTER = 0.05
 _OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
 _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}
-# The second error is for a client that gets no producer id, because it is not permitted to write to any topic.
+# A client gets the second error if it gets no producer id, because it is not permitted to write to any topic.
 _OF_TOPICS = {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 
 _DEFAULTS: Config = {
@@ -53,13 +53,13 @@ _DEFAULTS: Config = {
     "linger.ms": 5,
     "batch.size": 1_000_000,
     # With several requests in flight, librdkafka can treat a refused batch as stored without reporting it. With large
-    # batches, a single request in flight is as fast.
+    # batches, a single request in flight is just as fast.
     "max.in.flight.requests.per.connection": 1,
     "partitioner": "murmur2_random",
     "log_level": 2,
-    # Each transaction sleeps for this time while Kafka is still ending the previous one (100 ms by default).
+    # While Kafka is still ending the previous transaction, the next one sleeps for this long (100 ms by default).
     "retry.backoff.ms": 1,
-    # If a task dies and is not run again, readers with read_committed have to wait for this time.
+    # If a task dies and is not run again, readers with read_committed have to wait for this long.
     "transaction.timeout.ms": 300_000,
 }
 _OURS: Config = {
@@ -115,8 +115,8 @@ class ColumnarProducer:
     """A producer for the rows of one task. `config` holds the settings of librdkafka.
 
     With a `transactional_id`, entering the `with` block fences off all earlier producers with the same id, and aborts
-    their transactions. All rows become readable when `commit` returns. After an error, none of them do. Every method
-    raises `FencedError` after another producer has fenced off this one.
+    their transactions. All rows become readable when `commit` returns. After an error, no row becomes readable. Every
+    method raises `FencedError` after another producer has fenced off this one.
     """
 
     def __init__(self, config: Config, transactional_id: str | None = None) -> None:
@@ -150,7 +150,7 @@ class ColumnarProducer:
         try:
             close_producer(self._producer)
         except ck.KafkaException:
-            if error is None:  # otherwise `error` is the reason why the transaction cannot be aborted
+            if error is None:  # if `error` is not None, it is the reason why the transaction cannot be aborted
                 raise
 
     def partitions(self, topic: str) -> int:
@@ -160,7 +160,7 @@ class ColumnarProducer:
         return self._known[topic]
 
     def send(self, columns: Columns) -> None:
-        """Pass records to librdkafka. While too many records are in flight, this waits first.
+        """Pass records to librdkafka. While too many records are in flight, this call waits before it passes any.
 
         Raises `DeliveryError`, and `SerializationError` for headers that cannot be sent.
         """
@@ -234,7 +234,7 @@ class ColumnarProducer:
     def _why_aborted(self) -> ck.KafkaException:
         """Return why the transaction can only be aborted.
 
-        Every call that needs an open transaction raises that error.
+        Every call that needs an open transaction raises the reason as an error.
         """
         try:
             self._producer.begin_transaction()
@@ -243,7 +243,7 @@ class ColumnarProducer:
         return ck.KafkaException(ck.KafkaError(ck.KafkaError._STATE, "the rows were purged"))
 
     def _note(self, error: ck.KafkaError | None, message: ck.Message) -> None:
-        # Another record is the cause, and its report may never arrive.
+        # A purged record failed because of another record, whose report may never arrive.
         if error is not None and error.code() in _PURGED:
             self._is_given_up = True
             self._given_up_topics.add(str(message.topic()))
@@ -283,7 +283,7 @@ class ColumnarProducer:
 
     def _while_retriable(self, call: Callable[[float], T]) -> T:
         def call_if_let_in(seconds: float) -> T:
-            with contextlib.suppress(ck.KafkaException):  # if this raises a fatal error, so does `call`
+            with contextlib.suppress(ck.KafkaException):  # if polling raises a fatal error, `call` raises it as well
                 self._producer.poll(0)  # a request for metadata takes no delivery reports
             self._connected.check(self._producer)
             return call(seconds)
@@ -330,7 +330,7 @@ class ColumnarProducer:
 
 
 def _checked(headers: Any, topic: str) -> Any:
-    """Return a row's headers unchanged. Raises `SerializationError` if the binding could not handle them."""
+    """Return a row's headers unchanged. Raises `SerializationError` if the binding cannot handle the headers."""
     if headers:
         check_headers(headers, topic)
     return headers

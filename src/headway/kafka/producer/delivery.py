@@ -28,9 +28,9 @@ P = ParamSpec("P")
 OnDelivery = Callable[[Exception | None, RecordMetadata | None], object]
 
 _REPEAT_AFTER = 10.0  # seconds between two log messages with the same text
-_MAX_SENTENCES = 100  # limits the memory while many different failures are logged
+_MAX_SENTENCES = 100  # at most this many messages are remembered, to limit the memory
 _SOME_LEVELS = 3  # number of levels in the example of a command
-# The last error means that the topic's name is not valid.
+# The last of these errors means that the topic's name is not valid.
 _NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}
 
 _TIMED_OUT = {"_MSG_TIMED_OUT", "_TIMED_OUT"}
@@ -62,9 +62,10 @@ ReportError = ck.KafkaError
 
 
 class Tally:
-    """Counts records that were sent to a destination.
+    """The counts of records that were sent to a destination.
 
-    A tally covers the records of some period, and counts how many of them were delivered or have failed.
+    A tally counts the records that were sent during a certain period, and how many of these were delivered or have
+    failed.
     """
 
     __slots__ = ("delivered", "destination", "failed", "sent")
@@ -75,7 +76,7 @@ class Tally:
 
     @property
     def under_way(self) -> int:
-        """The number of records that were neither delivered nor have failed yet."""
+        """The number of records that have neither been delivered nor failed yet."""
         return self.sent - self.delivered - self.failed
 
     def count_failure(self) -> None:
@@ -93,11 +94,11 @@ class Tally:
 class Destination:
     """One level of a topic as the target of records.
 
-    `queues` has the records that wait. `counts` returns the counts of all records. If `is_raw` is True, the sender's
+    `queues` has the waiting records. `counts` returns the counts of all records. If `is_raw` is True, the sender's
     thread serialises the records.
 
-    A record is counted in the tally that is current when it is sent. `unfinished` starts a new tally, so the tallies
-    that it returns do not include records that are sent later.
+    A record is counted in the tally that is current when it is sent. `unfinished` starts a new tally, so that the
+    returned tallies do not include records that are sent later.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Destination:
         self.kafka_topic = kafka_topic
         self.tally = Tally(self)
         self._earlier: list[Tally] = []
-        self._finished = Tally(self)  # the sum of those earlier tallies whose records were all delivered or have failed
+        self._finished = Tally(self)  # the sum of the earlier tallies without unfinished records
 
     def unfinished(self) -> list[Tally]:
         """Return the tallies that include unfinished records.
@@ -156,9 +157,9 @@ class Destination:
 def without_offset(destination: Destination) -> DeliveryError | None:
     """Return the error for a report of success without an offset, or None if the client is not idempotent.
 
-    An idempotent producer of librdkafka 2.16 treats a record as stored, although it got no answer about it, once a
-    later record of the partition is stored. But Kafka may have refused the first record, because it checks a producer's
-    sequence numbers only after the producer's first accepted record.
+    Once a later record of a partition is stored, an idempotent producer of librdkafka 2.16 treats an earlier record as
+    stored, even if no broker has acknowledged it. But Kafka may have refused the earlier record, because it checks a
+    producer's sequence numbers only after the producer's first accepted record.
     """
     if not destination.client.is_idempotent:
         return None
@@ -197,7 +198,7 @@ def _remedy(destination: Destination) -> str:
 
 
 class _LoggedFailures:
-    """Limits how often the same failure is logged, so that a thousand equal failures do not fill the log."""
+    """Limits how often each failure is logged, so that a thousand equal failures do not fill the log."""
 
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
@@ -216,7 +217,7 @@ _failures = _LoggedFailures()
 
 
 class _Watchers:
-    """The objects that a standard future creates at once: the condition, the list of waiters, and the callbacks."""
+    """The objects that a standard future always creates: the condition, the list of waiters, and the callbacks."""
 
     def __init__(self) -> None:
         self.condition = WholeCondition()
@@ -228,9 +229,8 @@ class DeliveryFuture(Future[RecordMetadata]):
     """A `concurrent.futures.Future` that is cheap to create.
 
     The standard class creates a lock, a condition and two lists for each future, which takes as long as sending the
-    record. In this class, the condition is created only when a thread first waits or a callback is first added, and the
-    metadata are created when they are requested. The future cannot be cancelled, because a sent record cannot be
-    recalled.
+    record. This class creates the condition only when a thread first waits or a callback is first added, and creates
+    the metadata only when they are requested. The future cannot be cancelled, because a sent record cannot be recalled.
 
     The sender also uses the future as the record itself, so a waiting record is a single object.
     """
@@ -250,10 +250,10 @@ class DeliveryFuture(Future[RecordMetadata]):
     )
 
     tally: Tally
-    # The accumulator's queue that counts the record's size, or None if the size is not counted.
+    # The accumulator's queue in which the record's size is counted, or None if the size is not counted.
     queue: "Queue[Sendable]"
-    size: int  # the number of bytes that are counted for the record
-    # These fields are set only while the record waits: see `Sendable`.
+    size: int  # how many bytes are counted for the record
+    # The following fields are set only while the record waits; see `Sendable`.
     key: Any
     value: Any
     headers: list[Header] | None
@@ -269,7 +269,8 @@ class DeliveryFuture(Future[RecordMetadata]):
     _watchers: _Watchers | None
 
     if not TYPE_CHECKING:
-        # To call an `__init__` written in Python would double the cost of creating the object, so `of` sets the fields.
+        # There is no `__init__`, because calling one would double the cost of creating the object. `of` sets the fields
+        # instead.
         __init__ = object.__init__
 
     @staticmethod
@@ -289,8 +290,8 @@ class DeliveryFuture(Future[RecordMetadata]):
         """The destination of the record."""
         return self.tally.destination
 
-    # The fields of the standard Future. A `__getattr__` would be shorter, but would make all other reads several times
-    # slower.
+    # The fields of the standard Future. A `__getattr__` would be shorter, but would make the reads of all other fields
+    # several times slower.
     _condition: Any = property(lambda self: self._watched().condition)
     _waiters: Any = property(lambda self: self._watched().waiters)
     _done_callbacks: Any = property(lambda self: self._watched().done_callbacks)
@@ -374,18 +375,18 @@ class DeliveryFuture(Future[RecordMetadata]):
         return self._exception
 
     def _wait(self, timeout: float | None) -> float | None:
-        """Wait for the outcome, and meanwhile take delivery reports on this thread. Returns the time that is left.
+        """Take delivery reports on this thread until the outcome is known. Returns the time that is left.
 
-        This is faster than waiting until another thread takes the reports.
+        Taking the reports is faster than waiting until another thread takes them.
         """
         start = time.monotonic()
         self.destination.client.serve_until(self.done, timeout)
         return None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
 
     def _late(self, error: TimeoutError, timeout: float | None) -> TimeoutError:
-        """Turn a `TimeoutError` of the wait into one that names the record.
+        """Turn the `TimeoutError` of a wait into a `TimeoutError` that names the record.
 
-        Other errors are the record's own outcome.
+        Other errors are returned unchanged, because they are the outcome of the record itself.
         """
         if error is self._exception or timeout is None:
             return error
@@ -401,8 +402,8 @@ class DeliveryFuture(Future[RecordMetadata]):
         return False
 
     def _announce(self) -> None:
-        # A thread that creates the condition from now on will find the state set. If the condition exists already,
-        # threads may be waiting for it.
+        # A thread that creates the condition after this point finds the state already set. If the condition exists
+        # already, threads may be waiting for it.
         if self._watchers is not None:
             with self._watchers.condition:
                 for waiter in self._watchers.waiters:
@@ -417,8 +418,9 @@ class DeliveryFuture(Future[RecordMetadata]):
             self._call_back("done callback", each, self)
 
     def _call_back(self, name: str, callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        # This thread belongs to the producer, or is in a call that has nothing to do with this record. So it must
-        # continue even after a SystemExit or CancelledError. A real Ctrl-C is deferred until the reports are taken.
+        # This thread belongs to the producer, or is in a call that has nothing to do with this record. So the thread
+        # must continue even after a SystemExit or CancelledError. A real Ctrl-C is deferred until the reports are
+        # taken.
         try:
             callback(*args, **kwargs)
         except BaseException:

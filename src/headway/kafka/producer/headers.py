@@ -1,7 +1,7 @@
 """Checks the headers and the timestamp of a record before the binding gets them.
 
-If the name of a header is not valid UTF-8, the binding crashes the process. The binding also cuts a name at its first
-NUL character, and converts a name that is not a string to text. It treats the timestamp 0 as missing.
+If the name of a header is not valid UTF-8, the binding crashes the process. The binding also cuts off a name at the
+first NUL character, and converts a name that is not a string to text. A timestamp of 0 is treated as missing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from headway.records.record_types import Header
 
 
 def header_list(headers: Iterable[Header] | Mapping[str, str | bytes | None]) -> list[Header]:
-    """Return a copy of the headers as a list, because the caller's object may be an iterator, or may change later.
+    """Return a copy of the headers as a list, because the caller's object may be an iterator, or may be changed later.
 
     An object that cannot be iterated is returned unchanged, and `check_headers` will refuse it.
     """
@@ -66,7 +66,7 @@ def _check_text(text: str, whose: str, topic: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError as error:
-        # The text of the error itself would contain the whole text of the header.
+        # The error's own text would contain the whole text of the header.
         reason = f"{error.reason} at {error.start}"
         raise SerializationError(
             f"A record for {topic} has {whose} cannot be encoded in UTF-8: {reason}. Correct it."

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 _LEADERS_WITHIN = 0.5
 _TOPICS_LISTED_WITHIN = 5.0
-# The pauses between requests for a missing topic, or for a partition without a leader: during the first second, and
-# later.
+# The pauses between requests for a missing topic or for a partition without a leader: the first is for the first
+# second, and the second for the time after that.
 _ASK_AGAIN_AFTER = 0.1
 _ASK_LATER_AFTER = 1.0
 _GIVE_UP_AFTER = "topic.metadata.propagation.max.ms"
@@ -28,10 +28,10 @@ Queues = TopicQueues[Sendable]
 
 
 class MetadataWatch:
-    """Calls `learn` with the partitions and leaders of each topic, and calls it again when they may have changed.
+    """Calls `learn` with the partitions and leaders of each topic, and again when these may have changed.
 
     `refuse` is called with a topic that records cannot be sent to, and with the reason. If Kafka refuses the topic's
-    name, or does not permit access, this happens at once. If the topic is missing, it happens after
+    name, or does not permit access, `refuse` is called at once. If the topic is missing, `refuse` is called after
     `topic.metadata.propagation.max.ms`, as in librdkafka.
     """
 

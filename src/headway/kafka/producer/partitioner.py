@@ -18,9 +18,9 @@ _library = ctypes.PyDLL(cimpl.__file__)
 
 PARTITIONER = "partitioner"
 DEFAULT = "murmur2_random"
-# The function for keys of each supported partitioner. Records without a key can go to any partition. librdkafka's other
-# partitioners are not supported, because they send all records without a key to one partition, or a key to a random
-# partition.
+# For each supported partitioner, the function that chooses the partition for a key. Records without a key can go to any
+# partition. librdkafka's other partitioners are not supported, because they send all records without a key to one
+# partition, or a key to a random partition.
 _OF_KEYS = {DEFAULT: "murmur2", "consistent_random": "consistent", "fnv1a_random": "fnv1a"}
 
 PartitionFunction = Callable[[str, bytes, int], int]
@@ -63,7 +63,7 @@ class KeyPartitioner:
             raw = key.encode() if isinstance(key, str) else key
             return self._function(None, raw, len(raw), partition_count, None, None)  # type: ignore[no-any-return]
         except (TypeError, ctypes.ArgumentError):
-            return 0  # the key has a wrong type, which `produce` will report
+            return 0  # the key has a wrong type; `produce` will raise the error
 
 
 def partition_by(place: PartitionFunction, topic: str, key: object, partition_count: int) -> int:
@@ -79,7 +79,7 @@ def partition_by(place: PartitionFunction, topic: str, key: object, partition_co
         )
     try:
         returned = place(topic, raw, partition_count)
-    # Even a SystemExit concerns only this record, because the thread belongs to the producer.
+    # Even after a SystemExit, only this record fails, because the thread belongs to the producer.
     except BaseException as error:
         raise DeliveryError(
             f"A record for {topic} was not delivered: its partitioner {called(place)} raised {error!r}."

@@ -17,7 +17,7 @@ from headway.kafka.producer.sendable import (
 )
 from headway.kafka.serialization import FieldWriter
 
-_FIRST_GUESS = 1024  # bytes that are assumed for a record before any record was serialised
+_FIRST_GUESS = 1024  # the size in bytes that is assumed for a record before any record was serialised
 
 
 Serialised = tuple[Sendable, int | None, int]
@@ -28,7 +28,7 @@ class RawRecords:
     """Serialises records on the sender's thread, without holding the sender's lock.
 
     `guesses` holds the estimated size of the next record of each topic. Before a topic's first record, the estimate is
-    `first_guess`. Any thread may read both.
+    `first_guess`. Any thread may read `guesses` and `first_guess`.
 
     Args:
         write_key: Calls the user's serialiser for keys. None if keys are bytes or strings already.

@@ -1,11 +1,11 @@
 """Decides which thread takes a producer's delivery reports.
 
-That can be a thread that sends or waits, the pump's own thread, or the thread of an event loop.
+This can be a thread that sends or waits, the pump's own thread, or the thread of an event loop.
 
-Each report requires the GIL once. If one thread sends without a pause while another one takes reports, the two switch
-at every record, which reduces the speed to a sixth (measured). So a thread that sends a stream of records takes the
-reports itself. At other times, the pump's own thread takes them as soon as librdkafka signals them, or an event loop
-does (`serve_in`).
+Processing a report requires the GIL. If one thread sends without a pause while another thread takes the reports, the
+GIL changes hands at every record, which reduces the throughput to a sixth (measured). So a thread that sends a stream
+of records takes the reports itself. At other times, the pump's own thread takes them as soon as librdkafka signals
+them, or an event loop does (`serve_in`).
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from headway.runtime.wakeup import Wakeup
 log = logging.getLogger(__name__)
 
 SERVE_EVERY = 0.002
-"""A thread that sends a stream of records takes the reports after each period of this many seconds.
+"""A thread that sends a stream of records takes the reports at intervals of this many seconds.
 
 It is faster to take many reports at once, because deferring Ctrl-C takes one to ten microseconds each time.
 """
-_QUIET = 0.01  # seconds without a send after which a thread no longer counts as one that sends a stream
+_QUIET = 0.01  # a thread that sends nothing for this many seconds no longer counts as sending a stream
 _MAX_WAIT = 0.1
 _A_MOMENT = 0.01
 SHORT_TURN = 0.05
-"""After this many seconds, a callback is assumed to hold up the thread that takes reports."""
+"""A thread that takes reports for longer than this many seconds is assumed to be held up by a callback."""
 
 
 class ReportPump:
@@ -41,8 +41,8 @@ class ReportPump:
 
     All methods are thread-safe, except `serve_in` and `leave_loop`, which must be called in the thread of the loop. A
     user's callback runs while `serving` is held, and may call these methods again on the same thread; `try_hold` then
-    yields False. A thread that holds `serving` may acquire the producer's other locks. But no thread waits for
-    `serving` while it holds one of the others.
+    yields False. A thread that holds `serving` may acquire the producer's other locks. But a thread that holds one of
+    the other locks must not wait for `serving`.
 
     Args:
         take_reports: Takes the reports that have arrived, or that arrive within the given number of seconds. It is
@@ -57,7 +57,7 @@ class ReportPump:
         self._server: int | None = None
         self._served_at = self._served_before = -math.inf  # the last two times at which sending threads took reports
         self._serves_itself = False
-        self._awaits_reports = False  # True while the thread that holds `serving` waits for further reports
+        self._awaits_reports = False  # True while the thread that holds `serving` waits for reports to arrive
         self._turns_are_short = True
         self._thread_ends = False
         self._leave_loop: Callable[[], None] | None = None
@@ -69,7 +69,7 @@ class ReportPump:
         self._thread.start()
 
     def watch(self, producer: ck.Producer) -> None:
-        """Let librdkafka's producer wake the pump's own thread, or the loop, when reports arrive."""
+        """Make librdkafka's producer wake the pump's own thread, or the loop, when reports arrive."""
         wake_on_events(producer, self._wake.fd)
 
     @contextlib.contextmanager
@@ -77,8 +77,8 @@ class ReportPump:
         """Prevent all threads from taking reports in this block, in which the producer can be replaced.
 
         librdkafka signals only the first event in an empty queue, and the loop drops the signal if it cannot take
-        reports at that time. So there is another signal at the end of the block. Otherwise, reports that arrived during
-        the block would not be taken.
+        reports at that time. So the wake-up is set again at the end of the block. Otherwise, reports that arrived
+        during the block would not be taken.
         """
         try:
             with self.serving:
@@ -112,9 +112,9 @@ class ReportPump:
         """Take the reports that have arrived, on a thread that sends without a pause."""
         if time.monotonic() - self._served_at < SERVE_EVERY or self.serves_here:
             return
-        # If another thread is taking reports, this thread waits, so that the other one finishes soon. If it continued
-        # to send, the other thread would have to wait for the GIL at each of thousands of reports, about 5 ms each
-        # time.
+        # If another thread is taking reports, this thread waits, so that the other thread finishes soon. If this thread
+        # continued to send, the other thread would have to wait for the GIL at each of thousands of reports, about 5 ms
+        # each time.
         patience = SHORT_TURN if self._turns_are_short and not self._awaits_reports else 0
         with self.try_hold(patience, awaits_reports=False) as is_held:
             if is_held:
@@ -124,7 +124,10 @@ class ReportPump:
         self._served_before, self._served_at = self._served_at, time.monotonic()
 
     def serve(self, timeout: float) -> None:
-        """Take the reports that have arrived, or that arrive within `timeout` seconds. This frees buffer space."""
+        """Take the reports that have arrived, or that arrive within `timeout` seconds.
+
+        Taking them frees buffer space.
+        """
         deadline = time.monotonic() + timeout
         with self.try_hold(timeout, awaits_reports=timeout > 0) as is_held:
             if is_held:
@@ -133,11 +136,11 @@ class ReportPump:
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Take reports until `done()` returns True, unless another thread is taking them.
 
-        This is for a thread that would otherwise only wait.
+        A thread that would otherwise only wait can call this method.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        # First wait for the pump's own thread, which will soon have taken the current reports. If it also took the
-        # later ones, each of them would require a switch between the two threads.
+        # First wait until the pump's own thread has taken the reports that are there now. If the pump's thread also
+        # took the later reports, each of them would require a switch between the two threads.
         with self.try_hold(_A_MOMENT if self._serves_itself else 0) as is_held:
             while is_held and not done() and (left := deadline - time.monotonic()) > 0:
                 self._take_reports(min(_MAX_WAIT, left))
@@ -145,11 +148,11 @@ class ReportPump:
 
     @contextlib.contextmanager
     def try_hold(self, timeout: float, awaits_reports: bool = True) -> Iterator[bool]:
-        """Hold `serving` in this block if it is free within `timeout` seconds. Yields whether it is held.
+        """Hold `serving` in this block if the lock is free within `timeout` seconds. Yields whether the lock is held.
 
         Signals are deferred until the end of the block, because an interrupt in the callback of a report would lose
         that report, and an interrupt just before the block would leave the lock held. A block that waits repeatedly
-        calls `heed_signals` in between.
+        must call `heed_signals` between two waits.
         """
         with defer_signals():
             is_held = not self.serves_here and self._acquire(timeout)
@@ -179,8 +182,8 @@ class ReportPump:
     def serve_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the event loop that is running in the current thread take the reports from now on.
 
-        The pump's own thread ends, because a thread that resolves the futures of a loop would switch with the loop at
-        every record.
+        The pump's own thread ends, because a separate thread that resolves the loop's futures would switch with the
+        loop's thread at every record.
         """
         self.leave_loop()
         self.stop()
@@ -204,7 +207,8 @@ class ReportPump:
             self._wake.wait(_MAX_WAIT)
             while time.monotonic() - self._served_before < _QUIET:
                 time.sleep(_QUIET)
-            # Wait for the other thread, because librdkafka signals reports that arrive in the meantime only once.
+            # Wait for a thread that is taking reports, because librdkafka signals the reports that arrive in the
+            # meantime only once.
             with self.serving:
                 self._serves_itself = True
                 self._server = threading.get_ident()

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 class Sendable(Waiting, Protocol):
     """A record to send.
 
-    The object is called with the record's delivery report. The fields up to `timestamp` are set only while it waits.
+    The object is called with the record's delivery report. The fields up to `timestamp` are set only while the record
+    waits.
     """
 
-    key: Any  # bytes or text; before serialisation, the object for the serialiser
+    key: Any  # bytes or text, or the object that is still to be serialised
     value: Any
     headers: list[Header] | None
     partition: int | None
@@ -56,7 +57,7 @@ def size_of_rest(headers: list[Header] | None, timestamp: int | None, topic: str
 
 
 def not_sent(record: Sendable, why: str, kind: type[DeliveryError] = DeliveryError) -> DeliveryError:
-    """Return the error for a record that fails before it was passed to librdkafka."""
+    """Return the error for a record that fails before it is passed to librdkafka."""
     return kind(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
 
 
@@ -96,5 +97,5 @@ def no_partition(partition: object, topic: str) -> DeliveryError:
 
 
 def no_such_partition(partition: int, count: int) -> str:
-    """Return the reason for failing a record whose partition does not exist."""
+    """Return the reason why a record whose partition does not exist has failed."""
     return f"it is for partition {partition}, but the topic has only {count}"

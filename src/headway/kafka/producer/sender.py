@@ -1,9 +1,9 @@
-"""Passes a caller's records to librdkafka: directly if this overtakes no other record, otherwise via the accumulator.
+"""Passes a caller's records to librdkafka: directly if no earlier record is waiting, otherwise via the accumulator.
 
-Unless a record has to wait, it passes through only one queue, which is librdkafka's. Each delivery report frees space,
-and the thread that takes the reports passes waiting records on to librdkafka. A thread of the sender serialises
+A record that does not have to wait passes through only one queue, which is librdkafka's. Each delivery report frees
+space, and the thread that takes the reports passes waiting records on to librdkafka. A thread of the sender serialises
 records, and fails records that have waited too long. One lock protects all shared data, and no thread holds it while it
-runs user code or waits. A queue with credit needs no lock.
+runs user code or waits. A send to a queue with credit needs no lock.
 """
 
 import logging
@@ -45,11 +45,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The number of records that are passed on, or serialised, before other threads can acquire the lock.
+# How much is passed on or serialised before other threads can acquire the lock: bytes and records.
 _BITE_BYTES = 512 * 1024
 _BITE_RECORDS = 500
 _A_MOMENT = 0.01
-_SLICE = 0.005  # seconds of one part of a flush, after which other sending threads can take reports
+# The flush is divided into parts of this many seconds, so that other sending threads can take reports in between.
+_SLICE = 0.005
 # The accumulator limits the records that librdkafka holds, so librdkafka's own limits are set to the largest values.
 _NO_LIMITS = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2_147_483_647}
 
@@ -120,7 +121,7 @@ class Sender(ClientOwner):
     ) -> bool:
         """Accept a record and return True, or return False if there is no space for it.
 
-        This neither waits nor does any I/O.
+        This method neither waits nor does any I/O.
         """
         if destination.is_raw:
             return self._offer_raw((record, destination, value, key, partition, timestamp, headers))
@@ -132,7 +133,7 @@ class Sender(ClientOwner):
                 size = self._overhead + bytes_of(value) + bytes_of(key)
             if headers is not None or timestamp is not None:
                 size += size_of_rest(headers, timestamp, destination.kafka_topic)
-        except (TypeError, ValueError):  # the field is neither bytes nor a string, so librdkafka will refuse the record
+        except (TypeError, ValueError):  # a field is neither bytes nor a string, so librdkafka will refuse the record
             size = self._overhead
         except HeadwayError as error:
             return self._refuse_at_once(record, destination, error)
@@ -149,7 +150,7 @@ class Sender(ClientOwner):
         while queue.credit < size:
             if size > self._largest and (refused := too_large(value, key, destination.kafka_topic, self._largest)):
                 return self._refuse_at_once(record, destination, refused)
-            # The credit was used up before the first of its records was reported, so this is a stream.
+            # The credit was used up before the first record was reported, so this thread is sending a stream.
             if queue.in_flight > 0:
                 self.client.reports.serve_in_stream()
             with self._lock:
@@ -159,9 +160,10 @@ class Sender(ClientOwner):
                 if not admitted or self._stopped:
                     offered = record, destination, value, key, partition, timestamp, headers
                     return self._wait(offered, queue, size)
-        # This needs no lock, which would take a fifth of the time of a send. Between the comparison of the credit and
-        # the call of librdkafka, no function is called, so no other thread and no signal can intervene. A record with
-        # credit overtakes no other record, because a record that has to wait revokes the credit of its queue.
+        # No lock is held here, because acquiring one would take a fifth of the time of a send. Between the comparison
+        # of the credit and the call of librdkafka, no function is called, so no other thread and no signal handler can
+        # intervene. A record with credit overtakes no other record, because a record that has to wait revokes the
+        # credit of its queue.
         queue.credit -= size
         record.tally = tally = destination.tally
         tally.sent += 1
@@ -169,7 +171,8 @@ class Sender(ClientOwner):
         record.size = size
         producer = self.client.producer
         try:
-            # Few positional arguments are faster. The None takes the place of the binding's second name for a callback.
+            # A call with few positional arguments is faster. The None takes the place of the binding's second name for
+            # a callback.
             if headers is None and timestamp is None:
                 producer.produce(topic.kafka_topic, value, key, queue.partition, record)
             else:
@@ -196,7 +199,7 @@ class Sender(ClientOwner):
             return False
         record.tally = tally = destination.tally
         tally.sent += 1
-        if not (self._waits and queue.in_flight):  # otherwise the next report hands the record over
+        if not (self._waits and queue.in_flight):  # if records are in flight, the next report hands this record over
             self._waits = True
             self._stirred.set()
         return True
@@ -233,7 +236,7 @@ class Sender(ClientOwner):
     def offer_patiently(self, timeout: float, offered: Offered) -> bool:
         """Accept a record as `offer` does, but wait up to `timeout` seconds for space."""
         if self.calls_back_here:
-            return False  # until this callback returns, no other thread can free space
+            return False  # do not wait, because no other thread can free space until this callback returns
         deadline = time.monotonic() + timeout
         while not self.offer(*offered):
             left = deadline - time.monotonic()
@@ -303,7 +306,8 @@ class Sender(ClientOwner):
     def _fail(self, records: Failed) -> None:
         """Fail records with their errors. The caller must not hold the lock, because callbacks may send records."""
         if records:
-            with defer_signals():  # otherwise an interrupt in a callback would be logged as the callback's error
+            # Without this, an interrupt in a callback would be logged as an error of the callback.
+            with defer_signals():
                 for record, reason in records:
                     record.fail(reason)
                 self._call_after_reports()
@@ -315,7 +319,7 @@ class Sender(ClientOwner):
 
     @property
     def calls_back_here(self) -> bool:
-        """True if called in a callback, on a thread without which the producer makes no progress."""
+        """True if the caller is a callback on a thread that the producer needs to make progress."""
         here = threading.current_thread()
         return self.client.reports.serves_here or here is self._thread or here is self._watch.thread
 
@@ -327,7 +331,8 @@ class Sender(ClientOwner):
     def flush(self, waiting: Callable[[], int], timeout: float | None) -> int:
         """Wait until `waiting` returns 0, for at most `timeout` seconds. Returns the last value of `waiting`."""
         if self.calls_back_here:
-            return waiting()  # until this callback returns, no other thread takes reports or serialises records
+            # Do not wait, because no other thread takes reports or serialises records until this callback returns.
+            return waiting()
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         # The number can be negative: Ctrl-C can interrupt a send after the record is stored, but before it is counted.
         while (left := waiting()) > 0 and (seconds := deadline - time.monotonic()) > 0:
@@ -338,7 +343,7 @@ class Sender(ClientOwner):
         return left
 
     def hand_all_over(self, timeout: float) -> int:
-        """Wait until all sent records were passed on to librdkafka, and return the number of those that were not."""
+        """Wait until all sent records were passed on to librdkafka. Returns the number of records that were not."""
         return self.flush(self._waiting, timeout)
 
     def _waiting(self) -> int:
@@ -347,7 +352,7 @@ class Sender(ClientOwner):
 
     def purge(self, topics: list[TopicQueues[Sendable]], why: str, kind: type[DeliveryError] = DeliveryError) -> int:
         """Fail the waiting records of some topics, and return the number of these records."""
-        # An interrupt could lose records that were removed from the queues, but have not failed yet.
+        # An interrupt could lose records that have been removed from the queues, but have not failed yet.
         with defer_signals():
             with self._lock:
                 purged = self._accumulator.purge(topics)
@@ -355,15 +360,15 @@ class Sender(ClientOwner):
         return len(purged)
 
     def login_refused(self, reason: str) -> None:
-        """Fail all waiting records, because otherwise they would wait forever."""
+        """Fail all waiting records, because they would otherwise wait forever."""
         self.purge(self._accumulator.topics, reason)
 
     def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Sendable]]) -> int:
         """Send the waiting records, fail those that are left, and close. Returns the number of undelivered records."""
         try:
             return self.flush(waiting, timeout)
-        finally:  # also after Ctrl-C
-            with self._lock:  # a record that starts to wait, or is passed on, after this point would never be reported
+        finally:  # this must happen even after Ctrl-C
+            with self._lock:  # a record that is accepted after this point would never be reported
                 self._stopped = True
                 self._accumulator.revoke_all()
             self._stirred.set()

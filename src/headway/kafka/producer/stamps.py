@@ -1,4 +1,4 @@
-"""Reads the brokers' time from the timestamps that they give to empty records.
+"""Reads the brokers' time from the timestamps that brokers give to empty records.
 
 Kafka has no request for the brokers' time.
 """
@@ -15,8 +15,8 @@ from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.kafka.missing_rights import raise_if_refused
 from headway.kafka.producer.client import ProducerClient
 
-# The number of records to write. The first one's round trip includes connecting the client, which takes far longer than
-# a broker's answer, so a second record is needed.
+# The number of records to write. The round trip of the first record includes connecting the client, which takes far
+# longer than a broker's answer. So a second record is needed.
 _RECORDS = 2
 _SETTINGS: Mapping[str, Any] = {"acks": 1, "linger.ms": 0, "message.timeout.ms": int(BROKER_ANSWERS_WITHIN * 1000)}
 

@@ -12,7 +12,7 @@ ASK_AGAIN_AFTER = 1.0
 
 
 class Targets:
-    """Knows which topics and partitions exist. librdkafka itself would look for a missing topic for half a minute.
+    """Looks up which topics and partitions exist. librdkafka itself would look for a missing topic for half a minute.
 
     This class looks up each topic once, and looks up a missing topic again after a second, so a burst of records does
     not cause a burst of requests. All methods are thread-safe.
@@ -31,7 +31,7 @@ class Targets:
     def have(self, topic: str, partition: int) -> bool:
         """Return whether a topic has this partition.
 
-        If Kafka does not answer, return True, because the send will show it.
+        If Kafka does not answer, return True, because the send will show whether the partition exists.
         """
         try:
             return self.too_few(topic, partition) is None
@@ -41,7 +41,7 @@ class Targets:
     def too_few(self, topic: str, partition: int) -> int | None:
         """Return None if the topic has this partition.
 
-        Otherwise return its number of partitions, or 0 if it is missing.
+        Otherwise return the topic's number of partitions, or 0 if the topic is missing.
 
         Raises `KafkaError` if no broker answers, and `DeliveryError` if Kafka refuses the topic's name, or does not
         permit access to it.

@@ -1,6 +1,6 @@
 """Writes records in transactions, and finds the record that Kafka refuses.
 
-Kafka refuses whole batches. To find the record that is the reason, the caller writes the same records in another
+Kafka refuses whole batches. To find the record that caused the refusal, the caller writes the same records in another
 transaction, with one record per batch, after calling `renew(batches_of_one=True)`.
 """
 
@@ -22,10 +22,10 @@ from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.client_transactions import ClientTransactions
 from headway.runtime.gc_pause import GcPause
 
-# Seconds between checks that records are still being acknowledged and that the write was not given up.
+# Seconds between checks whether records are still being acknowledged and whether the write was given up.
 _REPORTS_WITHIN = 0.05
-# After librdkafka has purged records because another one was refused: the seconds to wait for the delivery report of
-# the refused record.
+# When librdkafka purges records because another record was refused, the delivery report of the refused record is
+# awaited for this many seconds.
 _CAUSE_WITHIN = 0.5
 
 FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
@@ -41,7 +41,7 @@ class Rejection(NamedTuple):
         position: The record's position among the records to write. None if it is not known, because Kafka refuses whole
             batches.
         error: librdkafka's name for the error. Empty if Headway itself refuses the record.
-        reason: The reason, in a form that people can read.
+        reason: The reason, as text for people.
     """
 
     position: int | None
@@ -83,7 +83,7 @@ class TransactionalWriter:
 
     @property
     def is_searching(self) -> bool:
-        """True if each record is sent in a batch of its own. `renew` can return to normal batches."""
+        """True if each record is sent in a batch of its own. `renew` can switch back to normal batches."""
         return self.client.batches_of_one
 
     def fence(self, is_over: Callable[[], bool] = _never) -> None:
@@ -91,7 +91,7 @@ class TransactionalWriter:
         retrying(self.transactions.init, TRANSACTION_CALL_ANSWERED_WITHIN, is_over=is_over)
 
     def renew(self, batches_of_one: bool = False) -> None:
-        """Replace the producer by a new one, which must then call `fence` to fence off the old one.
+        """Replace the producer with a new one. Then call `fence` to fence off the old producer.
 
         After a rejection, the old producer is unusable, because librdkafka would leave a gap in the sequence numbers
         where the refused records were.
@@ -105,11 +105,11 @@ class TransactionalWriter:
     def send_offsets(
         self, offsets: CommittedOffsets, member: bytes, within: float, is_over: Callable[[], bool] = _never
     ) -> None:
-        """Add offsets to the transaction, with the metadata of the consumer's group. This never hangs."""
+        """Add offsets to the transaction, with the metadata of the consumer's group. This call never hangs."""
         retrying(partial(self.transactions.send_offsets, offsets, member), within, is_over=is_over)
 
     def add_offsets(self, offsets: CommittedOffsets, member: bytes) -> None:
-        """Add offsets to the transaction. This may hang, so call it on a separate thread."""
+        """Add offsets to the transaction. This call may hang, so make it on a separate thread."""
         retrying(partial(self.transactions.add_offsets, offsets, member), TRANSACTION_CALL_ANSWERED_WITHIN)
 
     def write(
@@ -169,7 +169,7 @@ class TransactionalWriter:
         raise NotStoredError(str(cause), range(len(records))) from cause.__cause__
 
     def _raise_if_silent(self, attempt: "_Attempt", is_given_up: Callable[[], bool]) -> None:
-        """Raise `NotStoredError` if no record was acknowledged for too long, or if the write was given up."""
+        """Raise `NotStoredError` if no record has been acknowledged for too long, or if the write was given up."""
         if attempt.silent_for() < self._silent_for and not is_given_up():
             return
         if waiting := attempt.waiting():
@@ -212,7 +212,7 @@ class _Attempt:
         self.report = report
         """The callback for a record's report.
 
-        It is a closure, because a method would take more time for each record.
+        The callback is a closure, because a method would take more time for each record.
         """
 
     def _refused(self, position: int, error: ck.KafkaError) -> None:
@@ -229,7 +229,7 @@ class _Attempt:
             self.failure.__cause__ = ck.KafkaException(error)
 
     def note_purged(self) -> None:
-        """Note that librdkafka purged records because of another record, whose own report may follow."""
+        """Note that librdkafka purged records because of another record, whose report may follow."""
         self.is_broken = True
         self.purged_at = time.monotonic() if self.purged_at is None else self.purged_at
 
