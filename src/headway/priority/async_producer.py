@@ -164,7 +164,7 @@ class AsyncProducer:
         return awaited if taken else None
 
     def metrics(self) -> ProducerMetrics:
-        """Return how many records were sent, were delivered, have failed since the start, and are queued now."""
+        """Return the counts of records: sent, delivered and failed since the start, and queued now."""
         return self._producer.metrics()
 
     def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
@@ -177,7 +177,7 @@ class AsyncProducer:
 
     @property
     def scheduler(self) -> AsyncScheduler:
-        """The scheduler that stores records with a due time. It creates its topics when it is first used."""
+        """The scheduler that stores records with a due time. The scheduler creates its topics when it is first used."""
         self._producer.check_open()
         return self._scheduler
 
@@ -254,7 +254,7 @@ class AsyncProducer:
     def _resolve(self) -> None:
         """Resolve the futures of all reported records, in the event loop.
 
-        One wake-up of the loop resolves all of them.
+        The loop is woken once for all of them.
         """
         while self._reported:
             self._reported.popleft().resolve()

@@ -38,7 +38,7 @@ from headway.settings.config import Config, ConsumerSettings
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT = 30.0
-"""How many seconds a call waits for Kafka by default."""
+"""How long a call waits for Kafka by default, in seconds."""
 
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
@@ -280,14 +280,14 @@ class PriorityConsumer:
 
         By default, this is the offset after the last record that was returned from the partition.
 
-        If a rebalance callback calls this without offsets, it commits only the levels of the group that is rebalancing.
-        Another group may also be rebalancing and waiting for this member, and would then not answer a commit until its
-        rebalance has ended.
+        If a rebalance callback calls this method without offsets, only the levels of the group that is rebalancing are
+        committed. Another group may also be rebalancing and waiting for this member, and would then not answer a commit
+        until its rebalance has ended.
 
         A synchronous commit raises `KafkaError` if Kafka refuses it or does not answer within `timeout` seconds. An
         asynchronous commit does not wait: a later poll calls `on_commit(error, offsets)` with the outcome. Without
-        `on_commit` an error is logged. Asynchronous commits that are requested while another commit is under way
-        are sent together once that commit is answered.
+        `on_commit`, errors are logged. Asynchronous commits that are requested while another commit is under way are
+        sent together after the answer to that commit.
         """
         timeout = checked_timeout(timeout)
         self._check_open()
@@ -385,8 +385,8 @@ class PriorityConsumer:
     ) -> None:
         """Pause partitions, a topic, a level, or everything: polls return none of their records until `resume`.
 
-        Only partitions that are assigned now are paused. If a rebalance revokes a partition and assigns it again, it is
-        no longer paused.
+        Only partitions that are assigned now are paused. If a rebalance revokes a partition and assigns it again, the
+        partition is no longer paused.
         """
         self._check_open()
         unreturned = self._first_unreturned()
@@ -455,8 +455,8 @@ class PriorityConsumer:
     def transaction_offsets(self) -> list[MemberOffsets]:
         """Return the offsets after the returned records, grouped by member. A transactional producer commits them.
 
-        Raises `KafkaError` if a member is not in its group at the moment, because Kafka would then accept its offsets
-        even if the partitions are assigned to another member.
+        Raises `KafkaError` if a member is not in its group at the moment, because Kafka would then accept the member's
+        offsets even if the partitions are assigned to another member.
         """
         self._check_open()
         parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
@@ -527,8 +527,8 @@ class PriorityConsumer:
             raise error
 
     def _steps_to_end(self) -> list[Step]:
-        # No member must write to `wake` once it is closed, and a member whose client is closing must not be used. So
-        # all members stop writing to `wake` before the first of them leaves.
+        # No member must write to `wake` once `wake` is closed, and a member whose client is closing must not be used.
+        # So all members stop writing to `wake` before the first of them leaves.
         commits = self._commits
         return [self._finish_commits, commits.settle, commits.forget, self._stop_waking, self._leave, self.wake.close]
 

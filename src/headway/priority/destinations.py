@@ -34,7 +34,7 @@ class Destinations:
         self.open = {}
 
     def kafka_topic(self, topic: str, level: int) -> str:
-        """Return the name of the Kafka topic that has a topic's records of a level."""
+        """Return the name of the Kafka topic that holds a topic's records of a level."""
         if not self.has_levels:
             return topic
         if topic == "":

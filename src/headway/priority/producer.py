@@ -105,7 +105,8 @@ class Producer(Closable):
             self.destinations = Destinations(self.sender, settings.levels)
             self._transactions = ProducerTransactions(self.sender, self.destinations)
             # The scheduler's own client is not transactional, because it stores the schedules that are sent outside
-            # transactions. The delay topics limit the size of its records, so it does not need message.max.bytes.
+            # transactions. The delay topics limit the size of the schedules, so this client does not need
+            # message.max.bytes.
             kafka = {
                 key: value
                 for key, value in settings.kafka.items()
@@ -147,10 +148,10 @@ class Producer(Closable):
         the current time by default.
 
         With a `due` time a relay delivers the record at that time, and the future resolves once the record is stored in
-        its delay topic. The first such call asks Kafka for the scheduler's topics and may create them. The serialisers
-        then run on the caller's thread, and the call raises the errors of `Scheduler.send_later`. `id` and `if_pending`
-        have the same meaning as for `send_later`, but `refuse` is not available. While a transaction of this producer
-        is open, the schedule is part of the transaction.
+        its delay topic. The first call with a `due` time asks Kafka for the scheduler's topics and may create them.
+        With a `due` time, the serialisers run on the caller's thread, and the call raises the errors of
+        `Scheduler.send_later`. `id` and `if_pending` have the same meaning as for `send_later`, but `refuse` is not
+        available. While a transaction of this producer is open, the schedule is part of the transaction.
 
         `expires` is a time, or a number of seconds from now, after which a `ParallelConsumer` no longer starts the
         record.
@@ -158,9 +159,9 @@ class Producer(Closable):
         `on_delivery(error, metadata)` is called on a thread of the producer, or during any call that sends, flushes or
         waits for a result. So the callback must not wait for a lock that a thread may hold during such a call.
 
-        Without `due` the call waits only for buffer space, for up to `max.block.ms`. Raises `ConfigError` for a level
-        that does not exist; nothing is then sent. If a record fails later, for example in its serialiser, the future
-        raises the error.
+        Without `due` the call waits only for buffer space, for up to `max.block.ms`. Raises `ConfigError` and sends
+        nothing if the level does not exist. If a record fails later, for example in its serialiser, the future raises
+        the error.
 
         Do not call `send` in a signal handler, because the signal may have interrupted another `send`. Let the handler
         pass the record to a thread instead.
@@ -232,7 +233,7 @@ class Producer(Closable):
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler that stores records with a due time. It is created when it is first used."""
+        """The scheduler that stores records with a due time. The scheduler is created when it is first used."""
         with self._making_scheduler:
             self.check_open()
             if self._scheduler is None:
@@ -382,7 +383,7 @@ class Producer(Closable):
         ]
 
     def metrics(self) -> ProducerMetrics:
-        """Return how many records were sent, were delivered, have failed since the start, and are queued now."""
+        """Return the counts of records: sent, delivered and failed since the start, and queued now."""
         levels = [
             [each.counts() for each in self.destinations.those(level=level)] for level in self.destinations.levels
         ]

@@ -71,7 +71,7 @@ class ExternalCommits:
             self.commit(offsets)
 
     def close(self) -> None:
-        """Close the connections. A commit without an answer may or may not be stored."""
+        """Close the connections. If a commit has no answer yet, it is not known whether the commit is stored."""
         self._sent.forget()
         for consumer in self._consumers.values():
             consumer.close()

@@ -210,9 +210,9 @@ class ProducerClient:
             self._note_end(error)
 
     def _note_end(self, error: ck.KafkaException) -> None:
-        """Remember that librdkafka's producer has failed.
+        """Note that librdkafka's producer has failed.
 
-        The reports, and the calls that need the producer, then give the reason.
+        From now on, reports and the calls that need the producer give the reason.
         """
         self._remember(error)
         log.debug("A producer of librdkafka failed with a fatal error: %s", error)
@@ -297,9 +297,9 @@ class ProducerClient:
     # The causes of errors
 
     def because(self) -> str:
-        """Return the reason why the last connection ended, for the end of a sentence.
+        """Return the reason why the last connection ended, as the end of a sentence.
 
-        The text is empty if no reason is known.
+        Returns an empty string if no reason is known.
         """
         return self._connection.because()
 
@@ -310,7 +310,7 @@ class ProducerClient:
         return error.str() + (self.because() if error.code() in NO_ANSWER or is_purged(error) else "")
 
     def missing_right(self, error: ck.KafkaError, topic: str) -> Right | None:
-        """Return the missing permission that made a record be refused or purged, or None for another cause."""
+        """Return the missing permission for which a record was refused or purged, or None if the cause is different."""
         if (is_purged(error) or error.code() == ck.KafkaError._FATAL) and self._renews_itself and not self._is_forked:
             fatal = fatal_error(self.producer)
             if fatal:

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 _LEADERS_WITHIN = 0.5
 _TOPICS_LISTED_WITHIN = 5.0
-# The pauses between requests for a missing topic or for a partition without a leader: the first is for the first
-# second, and the second for the time after that.
+# The pauses between requests for a missing topic or for a partition without a leader: the shorter pause during the
+# first second, and then the longer one.
 _ASK_AGAIN_AFTER = 0.1
 _ASK_LATER_AFTER = 1.0
 _GIVE_UP_AFTER = "topic.metadata.propagation.max.ms"

@@ -1,4 +1,4 @@
-"""Chooses the partition for a key: as Java's producer does (murmur2), unless the setting `partitioner` says otherwise.
+"""Chooses the partition for a key: as Java's producer does (murmur2), unless the setting `partitioner` overrides this.
 
 librdkafka's own functions are called without releasing the GIL, and take half the time of the same code in Python. A
 `partitioner` can also be a function of the user.

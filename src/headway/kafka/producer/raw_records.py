@@ -64,7 +64,7 @@ class RawRecords:
     def serialise(self, raw: list[Sendable]) -> tuple[list[Serialised], Failed]:
         """Serialise records and find their partitions.
 
-        Returns the records that can be sent, and the records that failed, with their errors.
+        Returns the records that can be sent, and the other records with their errors.
         """
         ready, refused = list[Serialised](), Failed()
         for record in raw:

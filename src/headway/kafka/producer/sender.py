@@ -324,7 +324,7 @@ class Sender(ClientOwner):
         return self.client.reports.serves_here or here is self._thread or here is self._watch.thread
 
     def check_may_close(self) -> None:
-        """Raise `HeadwayError` if called in a callback, because closing would wait for the callback's own thread."""
+        """Raise `HeadwayError` if the caller is a callback. Closing would wait for the callback's own thread."""
         if self.calls_back_here:
             raise closed_in_callback("producer")
 

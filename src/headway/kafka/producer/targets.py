@@ -14,8 +14,8 @@ ASK_AGAIN_AFTER = 1.0
 class Targets:
     """Looks up which topics and partitions exist. librdkafka itself would look for a missing topic for half a minute.
 
-    This class looks up each topic once, and looks up a missing topic again after a second, so a burst of records does
-    not cause a burst of requests. All methods are thread-safe.
+    This class looks up each topic once, and a missing topic again after a second. So a burst of records does not cause
+    a burst of requests. All methods are thread-safe.
 
     Args:
         partitions_of: A function (topic, time limit in seconds) that returns the topic's number of partitions, or 0 if

@@ -52,7 +52,7 @@ class Rejection(NamedTuple):
 class NotStoredError(KafkaError):
     """Some records were not stored, but may be stored when they are written again.
 
-    `positions` are their positions among the records.
+    `positions` has the positions of these records.
     """
 
     def __init__(self, reason: str, positions: Collection[int]) -> None:

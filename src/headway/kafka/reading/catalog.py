@@ -1,4 +1,4 @@
-"""The topics that are read, and the offsets between which each of their partitions can be read."""
+"""Finds the partitions of the topics to read, and the offsets between which each partition can be read."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -30,7 +30,8 @@ K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 
-# Requests have a short time limit and are repeated often, because a broker that stops never answers its open requests.
+# The time limit of one request is short, and requests are repeated often, because a broker that stops never answers its
+# open requests.
 ONE_ANSWER_WITHIN = 5.0
 _ASK_AGAIN_AFTER = 0.2
 
@@ -45,8 +46,9 @@ class TopicLevels(NamedTuple):
 class Catalog(Admin):
     """An admin client that finds the partitions of topics with levels, and their offsets.
 
-    Every method raises `KafkaError` if no broker answers: after a minute, or at once if no broker has ever answered. If
-    the `isolation` level is `read_committed`, an unfinished transaction and the records after it count as unreadable.
+    Every method raises `KafkaError` if no broker answers: after a minute if a broker has answered before, otherwise at
+    once. If the `isolation` level is `read_committed`, an unfinished transaction and the records after it count as
+    unreadable.
     """
 
     def __init__(self, config: Config, isolation: str = "read_committed") -> None:
@@ -92,8 +94,9 @@ class Catalog(Admin):
         return self._offsets(partitions, LATEST, "read_uncommitted")
 
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return each partition's first offset with this timestamp or a later one, or its end if there is none."""
-        # Requested first, because a record that arrives between the two requests is not older than the time.
+        """Return the offset of each partition's first record with this timestamp or a later one, or the end offset."""
+        # The ends are requested first, because a record that arrives between the two requests is not older than the
+        # time.
         ends = self.ends(partitions)
         found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
         return {each: ends[each] if offset == NONE_THAT_LATE else offset for each, offset in found.items()}
@@ -149,7 +152,8 @@ class Catalog(Admin):
 
         def ask_all(_: float) -> None:
             if answers:
-                # After a request for offsets has lost the leader, the same client might never find the leader again.
+                # If a request for offsets fails because the leader has changed, the same client might never find the
+                # new leader.
                 self._client = make_client(AdminClient, self._settings, self._connection)
                 self._brokers.none_is_up = False
             answers.update(ask())

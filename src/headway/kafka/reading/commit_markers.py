@@ -1,14 +1,14 @@
 """Markers of the batches that a writer's tasks have stored in Kafka. A topic keeps the last marker of each task.
 
 A marker is written in the same transaction as its records, so Kafka stores either the marker and the records, or
-nothing. A writer that has fenced off earlier attempts at a task reads the marker to find out whether such an attempt
+nothing. A writer first fences off earlier attempts at a task, and then reads the marker to find out whether one of them
 has committed.
 
 A key is `writer/task`. All markers of a writer are in one partition, so one look-up also shows the progress of its
 other tasks.
 
-The offsets of a group can be written in a transaction, too, and would be faster to look up. But Kafka deletes them a
-week after the last commit, and a batch may be repeated after a longer stop.
+The committed offsets of a group can also be written in a transaction, and would be faster to look up. But Kafka deletes
+committed offsets a week after the last commit, and a batch may be repeated after a longer stop.
 """
 
 import logging
@@ -41,14 +41,16 @@ log = logging.getLogger(__name__)
 # This number determines the partition of a marker, so it must never change. The topic's actual number of partitions
 # does not matter, because an operator may add partitions.
 _PARTITIONS = 16
-# Kafka compacts and deletes only segments that are full or old, and a look-up may have to read the records in other
-# segments.
+# Kafka compacts and deletes only segments that are full or old, and a look-up may have to read the records in all other
+# segments. So a segment is closed after ten minutes.
 _SEGMENTS = {"segment.ms": "600000"}
 _COMPACTION = {**_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
 _A_DAY = {**_SEGMENTS, "cleanup.policy": "delete", "retention.ms": "86400000"}
 
-_GONE_AFTER = 1.0  # seconds after which a missing topic counts as deleted; a new one is known to all brokers by then
-_FIRST_SPAN = 256  # number of offsets that are searched first, because most look-ups search for a recent marker
+# A missing topic counts as deleted after this many seconds, by which time all brokers know a new topic.
+_GONE_AFTER = 1.0
+# A look-up first searches only this number of offsets at the end, because most markers that are looked up are recent.
+_FIRST_SPAN = 256
 _SPAN_GROWS = 16
 _AT_A_TIME = 5_000
 
@@ -56,8 +58,8 @@ _AT_A_TIME = 5_000
 def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> None:
     """Create the topic of the markers, if it does not exist.
 
-    With `lasting`, the topic keeps the last marker of each key. Otherwise it keeps all markers for a day, because a
-    compacted topic would keep keys that are used only once forever.
+    With `lasting`, the topic keeps the last marker of each key. Otherwise the topic keeps all markers for a day,
+    because a compacted topic would forever keep keys that are used only once.
 
     Raises `KafkaError` if the topic cannot be created, or has too few partitions.
     """
@@ -98,7 +100,7 @@ def marker_partition(key: bytes) -> int:
 class CommitMarkers(Closable):
     """Looks up markers by their key.
 
-    If the topic was deleted after the writer began, it is created again by `create_marker_topic`. If `read` raises
+    If the topic was deleted after the writer began, `create_marker_topic` creates it again. If `read` raises
     `UnreadableError` for a marker, the marker is skipped with a warning, and the previous marker of the key counts.
 
     Args:
@@ -106,7 +108,7 @@ class CommitMarkers(Closable):
         topic: The topic of the markers.
         read: A function that reads the value of a marker.
         lasting: True if the topic keeps the last marker of each key, False if it keeps all markers for a day.
-        patience: The number of seconds to wait until a leader answers where its log begins and ends.
+        patience: How many seconds to wait for a leader's answer to the question where the log begins and ends.
     """
 
     def __init__(
@@ -167,7 +169,8 @@ class CommitMarkers(Closable):
     def again(self, key: bytes) -> dict[bytes, bytes]:
         """Return the last result of `newest`, updated with the markers that were committed since then.
 
-        This does not wait for open transactions. If there are no new markers, it takes one request to the broker.
+        This method does not wait for open transactions. If there are no new markers, the method sends only one request
+        to the broker.
         """
         partition = self.partition_of(key)
         _, end = self._extent(partition)
@@ -177,7 +180,7 @@ class CommitMarkers(Closable):
         return {key: value for key, value in self._found.items() if value is not None}
 
     def _scan(self, writer: bytes, partition: int, start: int, stop: int | None) -> dict[bytes, bytes | None]:
-        """Return the last marker of each of the writer's keys in the range [start, stop), or None for a deleted one.
+        """Return the last marker of each of the writer's keys in the range [start, stop), or None if it was deleted.
 
         Without `stop`, the range extends to the end of the log.
         """
@@ -197,8 +200,8 @@ class CommitMarkers(Closable):
                 ):
                     found[key] = message.value()
             if was_at_end and stop is None:
-                # The end offset in a fetch includes the records of open transactions, unlike the answer to a request
-                # for offsets.
+                # The end offset that a fetch returns is after the records of open transactions, unlike the answer to a
+                # request for offsets.
                 stop = fetched_end(self._consumer, (self._topic, partition))
             self._position = position
             if time.monotonic() > deadline:
@@ -225,7 +228,7 @@ class CommitMarkers(Closable):
         return True
 
     def _extent(self, partition: int) -> tuple[int, int]:
-        """Return the first offset of a partition, and the end of the part in which no transaction is open."""
+        """Return the first offset of a partition, and the offset up to which no transaction is open."""
         return watermarks(self._consumer, (self._topic, partition), self._patience, self._config)
 
     def _await_topic(self) -> None:

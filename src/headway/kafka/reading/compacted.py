@@ -37,8 +37,8 @@ _SETTINGS: Config = {
 class TopicReader(Closable):
     """Lists topics, finds the ends of their partitions, and reads compacted topics. Not thread-safe.
 
-    It keeps its clients for later calls, because with an `oauth_cb` it takes a second to create a client. `config` has
-    the settings of librdkafka.
+    The reader keeps its clients for later calls, because creating a client with an `oauth_cb` takes a second. `config`
+    has the settings of librdkafka.
     """
 
     def __init__(self, config: Config) -> None:
@@ -63,8 +63,8 @@ class TopicReader(Closable):
     def renew(self) -> None:
         """Replace the clients with new ones.
 
-        The old clients may send further requests to a broker that no longer leads the partition, and they read nothing
-        from a topic that was deleted and created again.
+        An old client may keep sending requests to a broker that no longer leads the partition, and reads nothing from a
+        topic that was deleted and created again.
         """
         self._admin = None
         before, self._consumer = self._consumer, unjoined_consumer({**self._config, **_SETTINGS})
@@ -92,8 +92,9 @@ class TopicReader(Closable):
 
         Records whose key is not text are skipped with a warning.
 
-        This waits for open transactions, and reads their records if they are committed. After a second, it calls
-        `when_stuck` with the values that it has read so far. That function can end the transactions of dead producers.
+        This method waits for open transactions, and reads their records if the transactions are committed. If this
+        takes more than a second, the method calls `when_stuck` with the values that were read so far. `when_stuck` can
+        end the transactions of dead producers.
 
         Raises:
             AuthorizationError: This client is not permitted to read the topic.
@@ -132,7 +133,7 @@ class TopicReader(Closable):
     def _ends(self, topic: str, partitions: Collection[int], within: float) -> dict[int, int]:
         """Return the end offsets of the partitions, including open transactions."""
         bounds, wanted = self.bounds(within), [(topic, partition) for partition in partitions]
-        deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN  # not all brokers know a new topic at once
+        deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN  # a new topic is not known to all brokers at once
         while len(found := bounds.ends(wanted)) < len(wanted):
             if time.monotonic() > deadline:
                 missing = sorted(set(partitions).difference(partition for _, partition in found))
@@ -153,7 +154,8 @@ def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, 
         else:
             values[partition][key] = value
         return bool(message.offset() + 1 >= ends[partition])
-    if error.code() == ck.KafkaError._PARTITION_EOF:  # arrives only if all transactions before this offset have ended
+    # This event arrives only when all transactions before this offset have ended.
+    if error.code() == ck.KafkaError._PARTITION_EOF:
         return bool(message.offset() >= ends[partition])
     return False
 

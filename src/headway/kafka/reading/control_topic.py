@@ -1,7 +1,7 @@
 """Sends messages to processes that can be reached only through Kafka, as records in a topic with one partition.
 
-The position in the topic is noted before a process is started, and the process listens from there. So no process misses
-a message that is sent while the process starts, or while another process takes its place.
+The end offset of the topic is noted before a process is started, and the process reads the topic from that offset. So a
+process misses no message that is sent while it starts or while it replaces another process.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ _A_DAY = {"retention.ms": "86400000"}
 
 
 class ControlTopic:
-    """The topic of the messages, from the sender's point of view. `config` has the settings of librdkafka.
+    """The topic of the messages, as the sender uses it. `config` has the settings of librdkafka.
 
     Raises `KafkaError` if the topic does not exist and cannot be created. Raises `AuthorizationError` if this client is
-    not permitted to read and write the topic, because it could then not stop the processes later.
+    not permitted to read and write the topic, because without these permissions it could not stop the processes later.
     """
 
     def __init__(self, config: Config, topic: str) -> None:
@@ -47,15 +47,15 @@ class ControlTopic:
         try:
             self._admin.create([self._topic], 1, config=_A_DAY)
         except KafkaError:
-            # Another process may have created the topic at this moment.
+            # Another process may have created the topic in the meantime.
             if self._topic not in self._admin.topics("Read"):
                 raise
 
     def end(self) -> int:
         """Return the offset of the next message.
 
-        Raises `AuthorizationError` if this client is not permitted to read the topic. A listener would not notice this,
-        because librdkafka waits silently for the permission.
+        Raises `AuthorizationError` if this client is not permitted to read the topic. A listener would not get an error
+        for this, because librdkafka waits silently for the permission.
         """
         consumer = _reader(self._config)
         try:
@@ -89,7 +89,7 @@ class ControlTopic:
         producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
         report = lambda error, _: reports.append(error)  # noqa: E731
         producer.produce(self._topic, word, run.encode(), partition=0, on_delivery=report)
-        producer.flush()  # returns after the report has arrived, which takes at most message.timeout.ms
+        producer.flush()  # returns when the report has arrived, after at most message.timeout.ms
         producer.close()
         for error in filter(None, reports):
             if refused := why_refused(error, "Write", self._config, topic=self._topic):
@@ -100,7 +100,7 @@ class ControlTopic:
 
 @contextlib.contextmanager
 def listening(config: Config, topic: str, since: int, run: str, hear: Callable[[bytes], None]) -> Iterator[None]:
-    """During the `with` block, call `hear` in a thread with each message to the run, from the offset `since` on."""
+    """During the `with` block, call `hear` in a thread with each message to the run at or after the offset `since`."""
 
     def take(key: str, word: bytes) -> None:
         if key == run:

@@ -32,7 +32,8 @@ T = TypeVar("T")
 
 _BATCH = 1000
 _MOMENT = 0.1  # seconds
-_SHORT = 1000  # offsets; longer ranges are read one after the other, because each of them may fill librdkafka's queue
+# Ranges with more offsets than this are read one after the other, because each of them may fill librdkafka's queue.
+_SHORT = 1000
 _AT_THE_SAME_TIME = 200
 
 _HAS_MEMBERS = (
@@ -43,13 +44,13 @@ _HAS_MEMBERS = (
 
 _DEFAULTS: Config = {
     "log_level": 2,
-    # A read ends when the broker answers that no further record follows, so the broker should answer quickly.
+    # A read ends when the broker answers that there are no further records, so the broker should answer quickly.
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 1,
 }
 _OURS: Config = {
     "enable.partition.eof": True,
-    # Records that Kafka deletes because of their age while they are read are skipped.
+    # If Kafka deletes records because of their age during a read, the read skips them.
     "auto.offset.reset": "earliest",
 }
 
@@ -63,7 +64,7 @@ class GroupInspector(Closable):
     Args:
         config: The same settings as for the other clients. Headway's own keys are ignored.
         group: The name of the group.
-        client: A connected client with these settings, if there is one. A new client would take a while to connect.
+        client: A connected client with these settings, if there is one, because connecting a new client takes time.
     """
 
     def __init__(self, config: Config, group: str, client: AdminClient | None = None) -> None:
@@ -72,7 +73,7 @@ class GroupInspector(Closable):
         self._admin = client or make_client(AdminClient, {"log_level": 2, **kafka})
         self._bounds = LogBounds(kafka, client=self._admin)
         self._reader = unjoined_consumer({**_DEFAULTS, **kafka, **_OURS})
-        # Created only when needed, because it searches for the group's coordinator.
+        # This client is created only when needed, because it searches for the group's coordinator.
         self._committer: ck.Consumer | None = None
         if client is None:
             # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
@@ -150,8 +151,8 @@ class GroupInspector(Closable):
 
         Raises `KafkaError` if this client is not permitted to see the group.
 
-        For a request for commits, librdkafka does not report a missing permission. It searches for the coordinator
-        until the request times out.
+        The permission is checked first, because librdkafka does not report a missing permission for a request for
+        commits. Instead, it searches for the coordinator until the request times out.
         """
         if self._committer is None:
             self._require_right()
@@ -162,8 +163,9 @@ class GroupInspector(Closable):
     def _require_right(self) -> None:
         """Raise `KafkaError` if this client is not permitted to see the group.
 
-        This requests the group's description, because librdkafka 2.16 crashes the process if an admin client requests
-        the offsets of a group whose coordinator has just started (`rd_kafka_cgrp_op`, called with no group).
+        The check requests the group's description rather than its offsets, because librdkafka 2.16 crashes the process
+        if an admin client requests the offsets of a group whose coordinator has just started (`rd_kafka_cgrp_op`,
+        called with no group).
         """
         # The request ends when the client is destroyed, so this variable keeps it alive.
         client = coordinator_client(self._kafka)
@@ -171,7 +173,7 @@ class GroupInspector(Closable):
         try:
             answer.result(BROKER_ANSWERS_WITHIN)
         except TimeoutError:
-            pass  # the next request reports this problem
+            pass  # the next request will time out as well and report this
         except ck.KafkaException as error:
             if refused := why_refused(error.args[0], "Describe", self._kafka, group=self.group):
                 raise refused from error
@@ -196,9 +198,9 @@ class GroupInspector(Closable):
         return end if offset is None else offset
 
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
-        """Yield the records from offset `start` up to `end`, but not those after the first open transaction.
+        """Yield the records from offset `start` up to but not including `end`.
 
-        The record at `end` is not included.
+        If a transaction is open, the records end before it.
         """
         if start < end:
             yield from (message for _, message in self._read_at_once({partition: (start, end)}))
@@ -211,7 +213,7 @@ class GroupInspector(Closable):
         )
 
     def read_together(self, ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[tuple[Partition, Message]]:
-        """Yield the records of several ranges as `read` does. Each range is in order.
+        """Yield the records of several ranges as `read` does. The records of each range are in order.
 
         Short ranges are read at the same time.
         """

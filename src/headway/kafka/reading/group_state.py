@@ -20,7 +20,7 @@ def is_gone(described: "ConsumerGroupDescription") -> bool:
 
 
 class Member(NamedTuple):
-    """A member of a group: its `client.id`, and the address from which it has joined."""
+    """A member of a group: its `client.id`, and the address from which it joined."""
 
     client_id: str
     host: str
@@ -30,7 +30,7 @@ class Member(NamedTuple):
 
 
 def members_by_partition(described: "ConsumerGroupDescription") -> dict[Partition, Member]:
-    """Return the member that has each partition now.
+    """Return the member to which each partition is assigned now.
 
     The result is empty while a classic group rebalances.
     """

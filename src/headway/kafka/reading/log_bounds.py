@@ -1,14 +1,16 @@
-"""Finds the first and the last offset of partitions. An offset below 0 always means unknown, and not an empty log.
+"""Finds the first and the last offset of partitions.
 
-After the leader of a partition has died, about ten seconds pass until its broker is fenced. Meanwhile librdkafka 2.16
-answers `list_offsets` with the offset -1001 and without an error. The same client continues to do so for minutes,
-because it does not look for another leader. So the request is repeated with a new client, until it has taken too long
-and an error is raised.
+An offset below 0 always means that the offset is unknown, not that the log is empty.
+
+After the leader of a partition has died, about ten seconds pass until its broker is fenced. During this time,
+librdkafka 2.16 answers `list_offsets` with the offset -1001 and without an error. The same client gives this answer for
+minutes, because it does not look for another leader. So the request is repeated with a new client until an offset
+arrives or the time limit has passed.
 
 librdkafka gives the same answer for a partition without a leader and for one that does not exist. Only the metadata
-distinguish the two.
+distinguish these two cases.
 
-A negative answer has a meaning only in a look-up by time, where -1 means that no record is that late.
+Only in a look-up by time does a negative answer have another meaning: -1 means that no record is that recent.
 """
 
 from collections.abc import Collection, Mapping
@@ -35,7 +37,7 @@ NONE_THAT_LATE = -1
 
 _TIMEOUTS = (0.5, 1.0, 2.0)  # time limits in seconds of the first, second and third request
 _LONGEST_TIMEOUT = 5.0
-_IN_ONE_QUESTION = 500  # number of partitions, because librdkafka searches all partitions of a request for each answer
+_IN_ONE_QUESTION = 500  # partitions in one request; for each answer, librdkafka searches all partitions of the request
 _WITHOUT_A_LEADER_OR_GONE = (
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError._UNKNOWN_PARTITION,
@@ -49,13 +51,14 @@ _LEVELS = {
 
 
 class LogBounds:
-    """Finds the first and the last offset of partitions, over a separate connection.
+    """Finds the first and the last offset of partitions, with a client of its own.
 
     Every method leaves out partitions that do not exist, and raises `KafkaError` if an offset is not known in time.
 
     Args:
         config: The settings of librdkafka.
-        isolation: If "read_uncommitted", the end is after open transactions. If "read_committed", it is before them.
+        isolation: With "read_uncommitted", the end is after open transactions. With "read_committed", the end is before
+            the first of them.
         within: The number of seconds for which a request is repeated if a broker does not answer.
         client: A connected client with these settings, which is used for the first request.
     """
@@ -81,7 +84,7 @@ class LogBounds:
         return self._ask(dict.fromkeys(partitions, LATEST))
 
     def at(self, time_ms: int, partitions: Collection[Partition]) -> dict[Partition, int | None]:
-        """Return each partition's first offset with this timestamp or a later one, or None if there is none."""
+        """Return the offset of each partition's first record with this timestamp or a later one, or None."""
         found = self._ask(dict.fromkeys(partitions, OffsetSpec.for_timestamp(time_ms)))
         return {partition: None if offset == NONE_THAT_LATE else offset for partition, offset in found.items()}
 
@@ -102,7 +105,7 @@ class LogBounds:
             ) from error
 
     def _ask_once(self, wanted: Mapping[Partition, OffsetSpec], timeout: float) -> dict[Partition, int]:
-        client, self._client = self._client, None  # kept only if the request succeeds
+        client, self._client = self._client, None  # the client is kept only if the request succeeds
         if client is None:
             client = make_client(AdminClient, self._config)
             # A client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
@@ -122,7 +125,7 @@ class LogBounds:
 def list_offsets(
     client: AdminClient, wanted: Mapping[Partition, OffsetSpec], isolation: str, timeout: float
 ) -> dict[Partition, int | ck.KafkaError]:
-    """Send one request, and return the offset of each partition, or the error because of which it is not known.
+    """Send one request, and return the offset of each partition, or the error that prevented an answer.
 
     If the leader does not return an offset, that counts as the error LEADER_NOT_AVAILABLE. The same client might then
     never find the leader again, so use a new client for the next request.
@@ -146,7 +149,7 @@ def watermarks(
     """Return a partition's first offset and the end of its readable records, as its leader reports them.
 
     Raises `KafkaError` if they are not known within `within` seconds, and `AuthorizationError` if a permission is
-    missing. The latter error names the principal if `config` has the consumer's settings.
+    missing. The `AuthorizationError` names the principal if `config` has the consumer's settings.
     """
     place = ck.TopicPartition(*partition)
 
@@ -185,9 +188,9 @@ def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
 def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: float) -> bool:
     """Return whether a partition exists.
 
-    This looks in the list of all topics first, because asking for one topic by name may create it. A topic that is not
-    listed is then requested by name in a way that cannot create it, because only that answer reveals a missing
-    permission. In that case this raises `KafkaException`.
+    This method looks in the list of all topics first, because a request for one topic by name may create the topic. A
+    topic that is not listed is then requested by name in a way that cannot create the topic, because only that answer
+    reveals a missing permission. Raises `KafkaException` if a permission is missing.
     """
     about = client.list_topics(timeout=timeout).topics.get(partition[0])
     if about is not None:

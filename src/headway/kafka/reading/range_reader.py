@@ -1,8 +1,8 @@
 """Reads ranges of records by offset.
 
-The caller keeps track of the progress, so no group is joined and no offset is committed. A range ends when the position
-has reached its end, and not after a number of records, because compaction and transaction markers leave offsets that
-have no record.
+The caller keeps track of the progress, so no group is joined and no offset is committed. The reading of a range ends
+when the position reaches the end of the range, not after a certain number of records, because compaction and
+transaction markers leave offsets without a record.
 """
 
 import logging
@@ -47,10 +47,10 @@ Offsets = dict[TopicPartition, int]
 """The next offset to read of each partition."""
 
 STALL_TIMEOUT_S = 60.0
-"""The number of seconds without a record after which reading fails."""
+"""Reading fails if no record arrives for this many seconds."""
 
 TOGETHER = 20_000
-"""The number of unread offsets in open ranges below which the next range is started.
+"""When the open ranges have fewer unread offsets than this, the next range is started.
 
 It is faster to read several ranges at the same time than one after the other.
 """
@@ -65,7 +65,7 @@ HOW_TO_GO_ON = (
 
 OURS: Config = {
     **UNJOINED,
-    # Only the end of the log shows that the rest of a range holds no records.
+    # Only when the end of the log is reached is it certain that the rest of a range holds no records.
     "enable.partition.eof": True,
 }
 """The settings that reading by offset needs. A caller cannot change them."""
@@ -73,11 +73,11 @@ OURS: Config = {
 DEFAULTS: Config = {
     # With the default of 1,000, fetching stops for a second when a queue is full.
     "fetch.queue.backoff.ms": 1,
-    # The end of a range is known only when the broker answers that no further record follows, so it should answer at
-    # once.
+    # The end of a range is known only when the broker answers that there are no further records, so the broker should
+    # answer at once.
     "fetch.wait.max.ms": 1,
     "queued.max.messages.kbytes": 8192,
-    # The error that is raised names the reason for a failure, which librdkafka would log twenty times a second.
+    # librdkafka would log the reason for a failure twenty times a second, and the error that is raised names it anyway.
     "log_level": 2,
 }
 
@@ -91,24 +91,27 @@ _LOST = (
 """The errors that mean that offsets are lost. After any other error, such as a missing permission, they still exist."""
 
 _KafkaPartition = tuple[str | None, int | None]  # the Kafka topic and the number of the partition
-_LIKELY_SIZE = 64  # assumed bytes of a record; a range of larger records takes more than one fetch
-# Limits for the bytes of one partition in a fetch; the upper limit is librdkafka's default.
+_LIKELY_SIZE = 64  # the assumed size of a record in bytes; if the records are larger, a range takes more than one fetch
+# The smallest and the largest limit for the bytes of one partition in a fetch. The largest is librdkafka's default.
 _LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576
 _FEW = 128  # messages
 
 
 class Range(NamedTuple):
-    """A range of offsets of one partition, from `start` up to `end`, which is not included."""
+    """A range of offsets of one partition, from `start` up to but not including `end`."""
 
     partition: TopicPartition
     start: int
     end: int
 
-    # This is not `__len__`, because pickling a tuple allocates memory for as many items as its `__len__` says, and
-    # Spark pickles all ranges.
+    # This property is not `__len__`, because pickling a tuple allocates memory for as many items as `__len__` returns,
+    # and Spark pickles all ranges.
     @property
     def length(self) -> int:
-        """The number of offsets in the range. If offsets have no record, there are fewer records."""
+        """The number of offsets in the range.
+
+        The range may have fewer records, because some offsets may have no record.
+        """
         return self.end - self.start
 
 
@@ -156,7 +159,7 @@ class _Window:
         return bool(self.open)
 
     def shrink(self, place: _KafkaPartition, rest: Range) -> None:
-        """Replace a range that is being read by its unread rest."""
+        """Replace a range that is being read with the unread rest of the range."""
         self.left -= self.open[place].length - rest.length
         if rest.length:
             self.open[place] = rest
@@ -195,13 +198,14 @@ class RangeReader(Closable):
         longest = max((item.length for item in wanted), default=0)
         moved = time.monotonic()
         while window.fill(self._start):
-            # Messages after the end of a range are useless, and the additional calls cost little.
+            # Few messages are requested at a time, because messages after the end of a range are useless, and
+            # additional calls cost little.
             messages = self._consumer.consume(min(batch, window.left, max(_FEW, longest)), 0.05)
             self._connection.check(self._consumer)
             has_errors = any(map(Message.error, messages))
             for place, group in _by_place(messages, alone=len(window.open) == 1 and not has_errors):
                 if (item := window.open.get(place)) is None:
-                    continue  # this range has ended, but later records were fetched along with it
+                    continue  # this range has ended, but the same fetch returned later records as well
                 errors = list(filter(Message.error, group)) if has_errors else []
                 records = _records_within(item, group, errors)
                 if self._skip_lost and (group[0].offset() or 0) > item.start:
@@ -212,7 +216,7 @@ class RangeReader(Closable):
                 window.shrink(place, rest)
                 if not rest.length:
                     self._consumer.stop(kafka_topic(item.partition), item.partition.partition)
-                moved = time.monotonic()  # messages after the end of a range are not progress
+                moved = time.monotonic()  # messages after the end of a range do not count as progress
             if time.monotonic() - moved > STALL_TIMEOUT_S:
                 raise self._stalled(next(iter(window.open.values())))
 
@@ -258,7 +262,7 @@ class RangeReader(Closable):
             self._lost(wanted, f"it begins at {begin}")
 
     def _lost(self, wanted: Range, reason: str) -> int:
-        """Return the end of the range, from which reading continues.
+        """Return the end of the range, where reading continues.
 
         Raises `KafkaError` if lost records must not be skipped.
         """
@@ -285,7 +289,7 @@ def name_of(partition: TopicPartition) -> str:
 
 
 def no_longer_holds(wanted: Range, reason: str) -> str:
-    """Return a sentence which says that Kafka no longer has all offsets of a range."""
+    """Return a sentence that says that Kafka no longer has all offsets of a range."""
     return (
         f"{_capitalised(name_of(wanted.partition))} no longer holds all offsets from {wanted.start} to before "
         f"{wanted.end} ({reason.rstrip('.')})."
@@ -299,8 +303,8 @@ def _place(item: Range) -> _KafkaPartition:
 def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_KafkaPartition, list[Message]]]:
     """Group messages by partition. The order of each partition's messages is kept.
 
-    If `alone` is True, only one range is being read. Then all messages belong to one partition if the first and the
-    last do.
+    If `alone` is True, only one range is being read. In that case, all messages belong to one partition if the first
+    and the last message do.
     """
     if not messages:
         return []

@@ -1,4 +1,4 @@
-"""Sends and receives messages by which members of a group lend each other fractions of their rates.
+"""Sends and receives the messages with which the members of a group lend each other fractions of their rates.
 
 The messages are records in a topic of the group.
 """
@@ -54,7 +54,7 @@ class RateMessages:
     def say(self, message: LoanMessage) -> None:
         """Send a message to all members.
 
-        The message is lost if Kafka does not store it in time. The next message replaces it.
+        If Kafka does not store the message in time, the message is lost, and the next message replaces it.
         """
         producer = self._producer
         if producer is None:
@@ -85,7 +85,7 @@ class RateMessages:
                     return
                 has_warned = True
                 self._ended.wait(_TRIES_AGAIN_AFTER)
-            except Exception:  # without messages, a member only keeps its own fraction, so the thread must try again
+            except Exception:  # the thread must try again, because a member cannot borrow rates without messages
                 log.exception("The exchange of messages about rates raised an unexpected error, and starts again.")
                 self._ended.wait(_TRIES_AGAIN_AFTER)
 

@@ -1,4 +1,4 @@
-"""Reads the records that were stored after given offsets, and commits the offsets at which a new group will begin."""
+"""Reads the records between given offsets, and commits the offsets at which a new group will begin."""
 
 from collections.abc import Iterator, Mapping
 

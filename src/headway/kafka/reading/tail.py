@@ -26,7 +26,7 @@ _SETTINGS: Config = {
 
 
 class Tail:
-    """Reads the records of one partition from an offset on, or from its end.
+    """Reads the records of one partition, starting at an offset or at the end of the partition.
 
     If the topic is deleted and created again, reading continues at the beginning of the new topic, with a new client.
     The old client would skip records or read nothing at all (see docs/design/librdkafka.md).
@@ -88,9 +88,9 @@ class Tail:
 class TailReader:
     """A thread that calls `answered(key, value)` with each new record of a partition.
 
-    The thread begins at the offset `start`, or at the end of the partition. If this client is not permitted to read the
-    topic, the thread calls `refused` with the error. Raises `KafkaError` if Kafka does not report the partition's end
-    offset.
+    The thread begins at the offset `start`, or at the end of the partition if `start` is None. If this client is not
+    permitted to read the topic, the thread calls `refused` with the error. Raises `KafkaError` if Kafka does not report
+    the partition's end offset.
     """
 
     def __init__(
@@ -132,9 +132,13 @@ class TailReader:
         if (error := message.error()) is not None:
             if missing := why_not_readable(error, message.topic() or "", self._config):
                 self._refused(missing)
-            # Any other missing permission is about a group, which this reader does not need.
+            # A missing permission that is not about the topic is about a group, which this reader does not need.
             elif not is_refusal(error):
-                log.warning("The topic %s could not be read, which is tried again: %s", message.topic(), error.str())
+                log.warning(
+                    "The topic %s could not be read. The read is tried again. The reason: %s",
+                    message.topic(),
+                    error.str(),
+                )
         elif (key := message.key()) and (value := message.value()):
             self._answered(key.decode(errors="replace"), value)
 

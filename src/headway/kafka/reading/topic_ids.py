@@ -2,7 +2,7 @@
 
 Kafka identifies a topic by its id, but clients identify it by its name. A topic that is deleted and created again keeps
 its name and begins at offset 0, so a position, a commit or an offset map of the old topic means nothing in the new one.
-librdkafka does not compare ids. It continues at the old offset if the new log has that offset.
+librdkafka does not compare ids. If the new log has the old offset, librdkafka continues reading there.
 """
 
 import logging
@@ -16,12 +16,12 @@ from headway.kafka.binding.questions import FoundTopics, KnownTopic, Question, a
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0
-"""The number of seconds between checks that a member's topics are still the same."""
+"""How often a member's topics are checked for changes, in seconds."""
 _LOOK_FOR_DELETED_EVERY = 0.5
 _TOPICS_A_SECOND = 200.0  # a member with thousands of topics checks less often
 _ANSWERED_WITHIN = 5.0
 _ANSWERED_AT_ONCE_WITHIN = 1.0
-_WAITED_FOR = 1.0  # seconds that a partition waits for the id of its topic; then it is read without the id
+_WAITED_FOR = 1.0  # a partition waits this many seconds for the id of its topic, and is then read without the id
 
 
 class TopicChanges(NamedTuple):
@@ -37,8 +37,8 @@ _NOTHING = TopicChanges()
 class TopicIds:
     """Watches the ids of the topics that one client reads, over the client's own connection. Not thread-safe.
 
-    It keeps the id that a topic had in the first answer. When a topic has been created again, the caller creates a new
-    client and a new `TopicIds`.
+    This object keeps the id that a topic had in the first answer. When a topic has been created again, the caller
+    creates a new client and a new `TopicIds`.
 
     Args:
         client: The client, or None if the brokers return no ids, such as librdkafka's mock.
@@ -64,12 +64,12 @@ class TopicIds:
     def of(self, topic: str) -> str | None:
         """Return the id of a topic, or None if it is not known.
 
-        It is never newer than the records that were read.
+        The id is never newer than the records that were read.
         """
         return self._ids.get(topic)
 
     def is_new(self, topic: str, partition: int) -> bool:
-        """Return whether a partition was added to a topic after the first answer about the topic."""
+        """Return whether a partition was added to a topic after the first answer about that topic."""
         return partition >= self._partitions.get(topic, partition + 1)
 
     def ask_before_start(self, topics: Collection[str], now: float, wake_fd: int | None = None) -> None:
@@ -83,12 +83,12 @@ class TopicIds:
     def is_settled(self, now: float) -> bool:
         """Return whether partitions can begin.
 
-        They can when the ids of their topics are known, or could not be read for too long.
+        They can begin when the ids of their topics are known, or have not arrived within a time limit.
         """
         return not self._unsettled or now >= self._settled_by
 
     def is_due(self, now: float) -> bool:
-        """Return whether to call `look` now."""
+        """Return whether it is time to call `look`."""
         return self._client is not None and (self._question is not None or now >= self._look_at)
 
     def look(self, topics: Collection[str], now: float, wake_fd: int | None = None) -> TopicChanges:

@@ -11,8 +11,8 @@ from headway.records.record_types import TopicPartition
 class PlainPartition(TopicPartition):
     """A partition of a topic that has no levels, so that the Kafka topic has the topic's own name.
 
-    `level` is the topic's priority. A `PlainPartition` is equal to a `TopicPartition` with the same topic and numbers;
-    this does no harm, because one read has partitions of only one of the two types.
+    `level` is the topic's priority. A `PlainPartition` compares equal to a `TopicPartition` with the same topic and
+    numbers. This does no harm, because each read uses only one of the two types.
     """
 
     __slots__ = ()

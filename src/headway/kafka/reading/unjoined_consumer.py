@@ -1,8 +1,8 @@
 """A consumer without a group, which reads partitions from given offsets and needs no permission on any group.
 
-The binding creates no consumer without the setting `group.id`, and librdkafka then searches for that group's
-coordinator. If the broker refuses, librdkafka repeats the request twice a second as long as the client exists, and each
-request adds a line to the broker's audit log.
+The binding does not create a consumer without the setting `group.id`, and with this setting librdkafka searches for the
+group's coordinator. If the broker refuses, librdkafka repeats the request twice a second as long as the client exists,
+and each request adds a line to the broker's audit log.
 
 So the part of librdkafka that acts as a group member is closed as soon as the client is created, before it connects to
 any broker. Partitions are then read through librdkafka's simple consumer, with the binding's own `consume`. The simple
@@ -24,13 +24,13 @@ from headway.kafka.binding.unpacking import UNPACKS
 from headway.settings.config import Config
 
 OURS: Final[Config] = {
-    "group.id": "headway-unjoined",  # only the binding needs this setting, which is never sent to a broker
+    "group.id": "headway-unjoined",  # only the binding needs this setting, and never sends it to a broker
     "enable.auto.commit": False,
-    "enable.auto.offset.store": False,  # otherwise the simple consumer would commit offsets
+    "enable.auto.offset.store": False,  # with True, the simple consumer would commit offsets
 }
 """The settings that a caller cannot change."""
 
-_LOOKS_AGAIN_AFTER = 0.5  # seconds after which librdkafka looks again for a leader that it does not know
+_LOOKS_AGAIN_AFTER = 0.5  # librdkafka searches for an unknown leader at intervals of this many seconds
 _MOST_BY_NAME = 8
 
 
@@ -53,7 +53,7 @@ class UnjoinedConsumer(ck.Consumer):
         capi.close_membership(self)
 
     def assign(self, partitions: Collection[ck.TopicPartition]) -> None:
-        """Read these partitions, each from its offset on, and no others.
+        """Read these partitions, each from its own offset, and no other partitions.
 
         Raises `KafkaError` for an offset at which reading cannot begin, such as the logical offset "stored".
         """
@@ -64,11 +64,11 @@ class UnjoinedConsumer(ck.Consumer):
             self.start(each.topic, each.partition, each.offset)
 
     def start(self, topic: str, partition: int, offset: int) -> None:
-        """Read a further partition from this offset on. The partition must not be read already.
+        """Start to read another partition at this offset. The partition must not be read already.
 
         Raises the same errors as `assign`.
         """
-        # Noted first, so that `assign` also stops this partition if an interrupt ends the next call.
+        # The partition is noted first, so that `assign` stops it even if an interrupt ends the next call.
         self._read.add((topic, partition))
         if not capi.start_reading(self, (topic, partition), offset):
             raise KafkaError(
@@ -96,7 +96,7 @@ class UnjoinedConsumer(ck.Consumer):
         """
         topics = set(of_topics) - self._known
         self._known |= topics
-        with contextlib.suppress(ck.KafkaException):  # librdkafka will look them up again while it reads
+        with contextlib.suppress(ck.KafkaException):  # librdkafka will look up these leaders again while it reads
             if len(topics) > _MOST_BY_NAME:
                 self.list_topics(timeout=_LOOKS_AGAIN_AFTER)
                 return
