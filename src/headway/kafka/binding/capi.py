@@ -45,7 +45,7 @@ CommittedOffsets = Mapping[Partition, CommittedOffset]
 _MEMBERSHIP_ENDS_WITHIN = 10.0
 _CHECK_INTERVAL = 0.0001
 _ASK_AGAIN_AFTER = 0.005
-# Partitions in one request, because librdkafka takes time proportional to the square of their number.
+# The maximum number of partitions in one request. The time that librdkafka takes grows with the square of this number.
 _IN_ONE_QUESTION = 500
 
 
@@ -355,7 +355,7 @@ def start_reading(consumer: Consumer, partition: Partition, offset: int) -> bool
 
 
 def stop_reading(consumer: Consumer, partition: Partition) -> None:
-    """Stop fetching a partition that `start_reading` has started. Its fetched records are dropped."""
+    """Stop fetching a partition that `start_reading` has started. The partition's fetched records are dropped."""
     with _topic(handle_of(consumer), partition[0]) as topic:
         lib.rd_kafka_consume_stop(topic, partition[1])  # librdkafka returns an error if reading was not started
 

@@ -18,10 +18,10 @@ from headway.kafka.binding.client_log import ClientLog
 from headway.settings.config import Config
 
 NEVER_LET_IN_AFTER = 2.5
-"""How long brokers must refuse a client before it gets an error, in seconds, if it was never connected."""
+"""A client that was never connected gets an error when brokers have refused it for this many seconds."""
 
 LET_IN_NO_MORE_AFTER = 30.0
-"""How long brokers must refuse a client before it gets an error, in seconds, if it was connected earlier."""
+"""A client that was connected earlier gets an error when brokers have refused it for this many seconds."""
 
 ASK_AGAIN_AFTER = 5.0
 _ANY_ANSWER_WITHIN = 0.5

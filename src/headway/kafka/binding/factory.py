@@ -50,9 +50,9 @@ call in a callback may fail.
 # filter is global, because a filter around each `close` would also change the filters of other threads.
 warnings.filterwarnings("ignore", "Producer abort_transaction failed during close", RuntimeWarning)
 
-# A new client first connects to a bootstrap address, and then to the broker behind it. Between the two, librdkafka
-# waits for half of this setting, or for 11 ms if that is longer. With its default of 100 ms, each client would start 40
-# ms later.
+# A new client first connects to a bootstrap address, and then to the broker behind it. Between the two connections,
+# librdkafka waits for half of this setting, or for 11 ms if that is longer. With the setting's default of 100 ms, each
+# client would start 40 ms later.
 _RECONNECT = {"reconnect.backoff.ms": 20}
 
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")

@@ -2,8 +2,8 @@
 
 Each blocking call of librdkafka has a time limit. If a broker takes longer than that, a caller that repeats the call
 never gets an answer, and only adds requests to the broker's queue. In addition, `rd_kafka_committed` returns nothing at
-all while one of the partitions has an open transaction. The admin API has neither problem. It also works with a
-consumer's client, so members do not need an additional admin client, with its threads and connections.
+all while one of the partitions has an open transaction. The admin API has neither problem. The admin API also works
+with a consumer's client, so members do not need an additional admin client, with its threads and connections.
 """
 
 import ctypes

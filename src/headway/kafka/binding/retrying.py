@@ -63,7 +63,7 @@ def retrying(
     """Call `call(seconds)` again and again while it raises a transient error, and return its result.
 
     `call` raises the binding's `KafkaException`, or an error of Headway whose `__cause__` is such an exception. The
-    error codes in `also` count as transient in addition.
+    error codes in `also` are treated as transient, too.
 
     Raises the last error after `within` seconds, or when `is_over()` returns True. Other errors are raised at once.
     """

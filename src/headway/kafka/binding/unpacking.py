@@ -10,7 +10,7 @@ _KEY = "receive.message.max.bytes"
 _MAX = 2_147_483_647  # the largest value that librdkafka accepts
 
 UNPACKS: Config = {_KEY: 536_870_912}
-"""Headway's default of this setting for clients that read records.
+"""Headway's default of `receive.message.max.bytes` for clients that read records.
 
 Java's producer limits the compressed size of a batch, so a batch that compresses well can have any decompressed size.
 librdkafka stops reading a partition at a batch that exceeds the limit, which is 100 MB by default.

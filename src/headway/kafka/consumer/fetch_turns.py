@@ -55,7 +55,7 @@ class FetchTurns:
 
     @property
     def is_overfull(self) -> bool:
-        """True if so many partitions have buffered records that each should be fetched only in small amounts."""
+        """True if the buffer is so full that each of its many partitions should be fetched only in small amounts."""
         return self._buffer.is_overfull
 
     @property

@@ -75,7 +75,7 @@ class Arrivals(NamedTuple):
     """The result of one fetch from librdkafka's queue.
 
     `has_more` is True if the queue may hold further messages. `ends` maps each partition that was read to its end to
-    the end offset. `lost_places` maps each partition whose log does not have the next offset to read to that offset.
+    the end offset. `lost_places` has the next offset to read of each partition whose log does not contain that offset.
     """
 
     messages: list[ck.Message]
@@ -108,7 +108,7 @@ class GroupClient:
         self.buffer_size = kilobytes * 1024
         """The maximum size in bytes of the records of a level that are buffered for the caller."""
         self.fetch_wait = _integer(settings["fetch.wait.max.ms"]) / 1000
-        """For how many seconds librdkafka might not fetch from a partition whose queue was full."""
+        """How long librdkafka might not fetch from a partition whose queue was full, in seconds."""
         if kilobytes:  # the user's value limits the buffer of each level instead of librdkafka's queue
             settings["queued.max.messages.kbytes"] = _QUEUE_KB
         # An `auto.offset.reset` that is not in `RESETS` is passed on unchanged, and librdkafka rejects it.
@@ -269,7 +269,9 @@ class GroupClient:
 
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
         """Commit the next offset to read of each partition with exact metadata, without waiting for the answer."""
-        with defer_signals():  # if `forget_commits` does not see a commit, closing the client waits for it
+        # An interrupt must not hide a commit from `forget_commits`, because closing the client would wait for that
+        # commit.
+        with defer_signals():
             sent = capi.PendingCommit(self.consumer, self.addresses.commits(commits), self._explain)
             self._commits = [each for each in self._commits if each.is_open] + [sent]
         return sent

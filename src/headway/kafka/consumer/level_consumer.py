@@ -98,7 +98,7 @@ class LevelConsumer:
     def fetch_quiet(self, level: int, count: int, now: float) -> list[ConsumerRecord]:
         """Return at most `count` records of partitions that had no records until now.
 
-        The rest is the same as in `fetch`.
+        In all other respects, this is the same as `fetch`.
         """
         if not self._prepare(now):
             return []
@@ -181,8 +181,8 @@ class LevelConsumer:
     def _fetch_in_turns(self, turns: FetchTurns, level: int, count: int, now: float) -> list[ConsumerRecord]:
         """Return records of the only level by turns.
 
-        They come directly from librdkafka's queue as long as the queue is short. If a record at the end of that queue
-        would have to wait long, the whole queue is first emptied into the buffer.
+        The records come directly from librdkafka's queue as long as the queue is short. If a record at the end of that
+        queue would have to wait long, the whole queue is first emptied into the buffer.
         """
         has_more, is_long = False, self._is_long(turns, now)
         if not turns and not turns.keeps_apart and not is_long:
@@ -272,7 +272,7 @@ class LevelConsumer:
         if fetched.lost_places:
             self.membership.lose_places(fetched.lost_places)
         if self.membership.has_met():
-            if self.is_parked:  # because librdkafka is slow to resume a partition from which nothing was ever fetched
+            if self.is_parked:  # not later, because resuming a partition from which nothing was ever fetched is slow
                 self._resume_parked()
             ours = [each for each in fetched.messages if self._partition_of(each) in self.membership.assigned]
             return fetched._replace(messages=ours)
@@ -342,7 +342,7 @@ class LevelConsumer:
         The `restarted` partitions were assigned to librdkafka again, and continue from their start offsets.
         """
         self._turns.started(restarted)
-        if self.is_parked:  # because librdkafka is slow to resume a partition from which nothing was ever fetched
+        if self.is_parked:  # not later, because resuming a partition from which nothing was ever fetched is slow
             self._resume_parked()
         if paused := self.paused.intersection(partitions):
             self.client.consumer.pause(self.client.addresses.to_kafka(paused))
@@ -379,8 +379,8 @@ class LevelConsumer:
     def close(self) -> threading.Thread:
         """After the group was left, close everything in a background thread, and return the thread.
 
-        The thread can take long if the group's coordinator cannot be reached. Ctrl-C can only interrupt a `join` of the
-        thread.
+        The thread may take a long time if the group's coordinator cannot be reached. Ctrl-C can only interrupt a `join`
+        of the thread.
         """
         # After leaving a group, librdkafka 2.16 closes without polling its queue. If the queue still holds a rebalance,
         # nobody answers it: the binding's callback waits forever, and holds the GIL. So `Membership.has_left` or

@@ -118,7 +118,7 @@ class LevelConsumers:
         if left := [member.client.group for member, thread in of_each if thread.is_alive()]:
             log.warning(
                 "The coordinator of the %s %s has not confirmed in time that this consumer left. The consumer closes "
-                "all the same. If the coordinator has not received the request, the consumer's partitions are not "
+                "anyway. If the coordinator has not received the request, the consumer's partitions are not "
                 "read until its session.timeout.ms is over.",
                 *("group" if len(left) == 1 else "groups", ", ".join(left)),
             )

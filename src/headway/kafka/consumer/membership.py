@@ -38,7 +38,7 @@ _FIND_PLACES_AGAIN_AFTER = 0.5
 
 
 class RebalanceListener(Protocol):
-    """Its methods are called when a member gains or loses partitions, while the member fetches."""
+    """The methods of a listener are called when a member gains or loses partitions, while the member fetches."""
 
     def assigned(self, partitions: list[TopicPartition]) -> None: ...
     def revoked(self, partitions: list[TopicPartition]) -> None: ...
@@ -82,7 +82,7 @@ class Membership:
         self._reader = reader
         self._listener: RebalanceListener = _NoListener()
         self._partitions: AssignedPartitions[TopicPartition] = AssignedPartitions()
-        # The start offsets of the partitions that Kafka has returned.
+        # The start offsets that Kafka has returned, by partition.
         self._found: dict[TopicPartition, StartOffset] = {}
         # For each partition with records that were dropped while leaving the group, the offset of the first of them.
         self._unwanted: dict[TopicPartition, int] = {}

@@ -1,8 +1,8 @@
 """Warns about transactions that stay open in the input topics, because they hide all later records of their partitions.
 
 Kafka's own clients do not warn about this. If a producer dies, the brokers abort its transaction after its
-`transaction.timeout.ms`. But a hanging transaction, which the brokers have lost track of, never ends by itself. It
-hides all later records of its partitions from every consumer with `read_committed`.
+`transaction.timeout.ms`. But a hanging transaction, which the brokers have lost track of, never ends by itself. Such a
+transaction hides all later records of its partitions from every consumer with `read_committed`.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Finds the offsets at which newly assigned partitions begin, in a separate thread.
 
-If librdkafka 2.16 itself requests committed offsets and the request fails at the wrong moment, it never reads that
-partition, and also loses later revocations. So Headway passes a start offset with every partition that it assigns.
+If librdkafka 2.16 itself requests committed offsets and the request fails at the wrong moment, librdkafka never reads
+that partition, and also loses later revocations. So Headway passes a start offset with every partition that it assigns.
 """
 
 import logging

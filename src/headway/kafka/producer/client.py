@@ -310,7 +310,10 @@ class ProducerClient:
         return error.str() + (self.because() if error.code() in NO_ANSWER or is_purged(error) else "")
 
     def missing_right(self, error: ck.KafkaError, topic: str) -> Right | None:
-        """Return the missing permission for which a record was refused or purged, or None if the cause is different."""
+        """Return the missing permission that caused a record to be refused or purged.
+
+        Returns None if the cause is different.
+        """
         if (is_purged(error) or error.code() == ck.KafkaError._FATAL) and self._renews_itself and not self._is_forked:
             fatal = fatal_error(self.producer)
             if fatal:

@@ -49,7 +49,8 @@ _A_DAY = {**_SEGMENTS, "cleanup.policy": "delete", "retention.ms": "86400000"}
 
 # A missing topic counts as deleted after this many seconds, by which time all brokers know a new topic.
 _GONE_AFTER = 1.0
-# A look-up first searches only this number of offsets at the end, because most markers that are looked up are recent.
+# A look-up first searches this many offsets at the end of the log, because most of the markers that are looked up are
+# recent.
 _FIRST_SPAN = 256
 _SPAN_GROWS = 16
 _AT_A_TIME = 5_000
@@ -108,7 +109,7 @@ class CommitMarkers(Closable):
         topic: The topic of the markers.
         read: A function that reads the value of a marker.
         lasting: True if the topic keeps the last marker of each key, False if it keeps all markers for a day.
-        patience: How many seconds to wait for a leader's answer to the question where the log begins and ends.
+        patience: How many seconds to wait for a leader to report where its log begins and ends.
     """
 
     def __init__(

@@ -124,7 +124,7 @@ class TopicReader(Closable):
                     raise KafkaError(
                         f"{topic} could not be read to its end within {within:g} s: partitions {sorted(missing)} hold "
                         "an open transaction, or their broker does not answer. `kafka-transactions.sh find-hanging` "
-                        "shows a transaction that its coordinator has forgotten, and `abort` ends it."
+                        "shows a transaction that its coordinator no longer tracks, and `abort` ends it."
                     )
         finally:
             self._consumer.assign([])

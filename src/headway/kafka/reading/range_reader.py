@@ -1,8 +1,8 @@
 """Reads ranges of records by offset.
 
-The caller keeps track of the progress, so no group is joined and no offset is committed. The reading of a range ends
-when the position reaches the end of the range, not after a certain number of records, because compaction and
-transaction markers leave offsets without a record.
+The caller keeps track of the progress, so no group is joined and no offset is committed. Reading a range ends when the
+position reaches the end of the range, not after a certain number of records, because compaction and transaction markers
+leave offsets without a record.
 """
 
 import logging
