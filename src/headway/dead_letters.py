@@ -152,7 +152,9 @@ def halved(letter: R) -> R | None:
 
 
 def why_not_kept(topic: str, settings: Mapping[str, str]) -> str | None:
-    """Return a sentence that says why a topic with these settings cannot keep dead letters, or None if the topic can.
+    """Return a sentence that says why a topic with these settings cannot keep dead letters.
+
+    Returns None if the topic can keep dead letters.
 
     >>> why_not_kept("dead", {"cleanup.policy": "delete", "max.message.bytes": "1048588"})
     """

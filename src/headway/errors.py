@@ -184,7 +184,7 @@ class UnreadableError(HeadwayError):
 
 
 class ScheduleError(UnreadableError):
-    """A delayed record has no valid due time or target topic. It becomes a dead letter."""
+    """A delayed record has no valid due time or target topic. The record becomes a dead letter."""
 
 
 class IdPendingError(HeadwayError):

@@ -36,7 +36,7 @@ def named_failures(response: Response, count: int, max_retry_after: float) -> Ma
     for failure in failures:
         index: Any = failure.get("index") if isinstance(failure, dict) else None
         if not is_whole(index) or not 0 <= index < count:
-            raise ValueError(f"a failure has no index from 0 to {count - 1}")
+            raise ValueError(f"the index of a failure is missing or is not a number from 0 to {count - 1}")
         found[index] = _error(failure, max_retry_after)
     return found
 

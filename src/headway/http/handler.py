@@ -255,8 +255,9 @@ class HttpHandler(Requests[Any]):
 class BatchHttpHandler(Requests[Sequence[Any]]):
     """A handler that sends one request per batch, as in `run(BatchHttpHandler(to_request), batches=Batches(100))`.
 
-    It has the same arguments as `HttpHandler`, but `to_request` and `on_response` are called with the list of records.
-    The `Idempotency-Key` is derived from the origins of all records, so it is the same if the same batch is sent again.
+    `BatchHttpHandler` has the same arguments as `HttpHandler`, but `to_request` and `on_response` are called with the
+    list of records. The `Idempotency-Key` is derived from the origins of all records, so it is the same if the same
+    batch is sent again.
 
     A response with a 2xx status can name the records that failed, as JSON:
     `{"failures": [{"index": 3, "error": "no such customer", "retry": false}]}`. Only these records are retried, or
@@ -266,7 +267,7 @@ class BatchHttpHandler(Requests[Sequence[Any]]):
     _called_with = "records"
 
     async def __call__(self, records: Sequence[Any], contexts: Sequence[Context] | None = None) -> Response:
-        """Send the request for a batch, and return the response. The contexts are not used.
+        """Send the request for a batch, and return the response. The contexts are ignored.
 
         Raises `BatchError` if the response names records that failed, and another error if the whole batch failed.
         """

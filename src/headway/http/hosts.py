@@ -65,7 +65,7 @@ class Hosts:
         now = self._clock()
         if self._paused_until.get(host, 0.0) <= now:
             log.warning(
-                "%s has requested a pause of %.3g s. Until then it gets no requests. Requests to other hosts continue.",
+                "%s has requested a pause of %.3g s. Meanwhile it gets no requests. Requests to other hosts continue.",
                 host,
                 seconds,
             )

@@ -49,8 +49,8 @@ class Request:
         except ValueError:  # the error is not raised again, because its message can contain secrets
             pass
         raise FatalError(
-            f"A {self.method} request has a URL that cannot be used. It must be absolute, such as https://host/path. "
-            "It is not shown, because it can contain secrets."
+            f"A {self.method} request has a URL that cannot be used. The URL must be absolute, such as "
+            "https://host/path. It is not shown here, because it can contain secrets."
         )
 
     @property

@@ -50,8 +50,8 @@ _RIGHTS_WITHIN = 3.0  # short, because some brokers never report permissions, fo
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 _START_ONE = (
-    "Start a local broker with `headway broker start`, or name the address of yours (--bootstrap-servers, or the "
-    "setting bootstrap.servers)."
+    "Start a local broker with `headway broker start`, or give the address of your brokers (--bootstrap-servers, or "
+    "the setting bootstrap.servers)."
 )
 
 

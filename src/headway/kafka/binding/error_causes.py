@@ -113,7 +113,7 @@ def is_the_records_own(error: ck.KafkaError) -> bool:
 
 
 def is_of_the_topic(error: ck.KafkaError) -> bool:
-    """Return whether the topic is missing or cannot be written. If so, other records for it would also be refused."""
+    """Return whether the topic is missing or cannot be written. If so, its other records would also be refused."""
     return error.code() in _THE_TOPICS
 
 

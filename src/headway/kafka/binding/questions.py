@@ -37,7 +37,7 @@ _LIST_COMMITTED, _DESCRIBE_TOPICS, _LIST_OFFSETS = 14, 19, 21  # RD_KAFKA_ADMIN_
 # and librdkafka would then abort the process: see docs/design/librdkafka.md.
 _ENDLESS = 3600.0
 _READ_COMMITTED = {"read_uncommitted": 0, "read_committed": 1}
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before Kafka 2.8, which do not support topic ids, send this id
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the id that brokers before Kafka 2.8 send, because they do not support topic ids
 
 
 class Question(Generic[T]):

@@ -31,7 +31,7 @@ class FetchTurns:
         self._buffer: FetchBuffer[TopicPartition, ConsumerRecord] = FetchBuffer(_LEAST, client.buffer_size, least_time)
         self._side: capi.SideQueue | None = None
         # Partitions whose queues were forwarded before. If such a partition is assigned again, librdkafka does not
-        # forward its queue, so Headway must do so.
+        # forward its queue, so Headway must forward it.
         self._touched: set[capi.Partition] = set()
         # The partitions among these that were assigned again, and whose queues must still be forwarded.
         self._starting: set[TopicPartition] = set()

@@ -113,7 +113,7 @@ class GroupClient:
             settings["queued.max.messages.kbytes"] = _QUEUE_KB
         # An `auto.offset.reset` that is not in `RESETS` is passed on unchanged, and librdkafka rejects it.
         if str(config.get("auto.offset.reset", "latest")).lower() in RESETS:
-            # If the log does not have an offset, `Membership` finds the next one.
+            # If the log does not have the next offset to read, `Membership` finds another one.
             settings["auto.offset.reset"] = "error"
         self._settings = settings
         self._use(*self.make())

@@ -272,7 +272,7 @@ class LevelConsumer:
         if fetched.lost_places:
             self.membership.lose_places(fetched.lost_places)
         if self.membership.has_met():
-            if self.is_parked:  # not later, because resuming a partition from which nothing was ever fetched is slow
+            if self.is_parked:  # resume now, because librdkafka is slow to resume a partition that was never fetched
                 self._resume_parked()
             ours = [each for each in fetched.messages if self._partition_of(each) in self.membership.assigned]
             return fetched._replace(messages=ours)
@@ -342,7 +342,7 @@ class LevelConsumer:
         The `restarted` partitions were assigned to librdkafka again, and continue from their start offsets.
         """
         self._turns.started(restarted)
-        if self.is_parked:  # not later, because resuming a partition from which nothing was ever fetched is slow
+        if self.is_parked:  # resume now, because librdkafka is slow to resume a partition that was never fetched
             self._resume_parked()
         if paused := self.paused.intersection(partitions):
             self.client.consumer.pause(self.client.addresses.to_kafka(paused))

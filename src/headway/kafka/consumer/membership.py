@@ -388,7 +388,7 @@ class Membership:
 
         Raises `KafkaException`.
         """
-        # After a seek, librdkafka no longer reports its earlier position.
+        # After a seek, librdkafka no longer reports the partition's earlier position.
         self._partitions.note_starts({partition: offset})
         self._client.consumer.seek(ck.TopicPartition(*self._addresses.name(partition), offset))
 

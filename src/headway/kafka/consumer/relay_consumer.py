@@ -1,4 +1,4 @@
-"""A relay's consumer, which gets the same partition numbers of all topics of a scheduler.
+"""A relay's consumer, which is assigned the same partition numbers in all topics of a scheduler.
 
 The consumer reads from the offsets that the relay has stored, not from those that the group has committed. So an
 assignment does not start the reading; a call of `begin` does.

@@ -46,7 +46,8 @@ class StartOffsets:
         self._ids = client.ids
         self._others = others
         self._lock = threading.Lock()
-        self._asked: dict[Partition, int] = {}  # the number of the call that asked for each partition
+        # For each partition, the number of the latest call of `ask` with that partition.
+        self._asked: dict[Partition, int] = {}
         self._questions = 0
         self._found: dict[Partition, StartOffset] = {}
         self._thread: threading.Thread | None = None

@@ -61,7 +61,7 @@ class StartOffset(NamedTuple):
 class _Sought:
     """A partition whose start is being looked up, with the state of its requests."""
 
-    number: int  # the number of the call that asked for the partition
+    number: int  # the number of the latest call of `StartOffsets.ask` with this partition
     asked_at: float | None = None
     takes_long: bool = False  # the member's own client got no answer about the partition's commit
     is_looked_up: bool = False
@@ -115,8 +115,8 @@ class StartQuestions:
 
         Returns the starts that are now known.
 
-        `asked` has the number of the call that asked for each partition. Raises `ClosedError` if the member's client
-        was closed.
+        `asked` maps each partition to the number of the latest call of `StartOffsets.ask` with that partition. Raises
+        `ClosedError` if the member's client was closed.
         """
         self._sought = {
             each: known if (known := self._sought.get(each)) and known.number == number else _Sought(number)

@@ -207,8 +207,8 @@ class ReportPump:
             self._wake.wait(_MAX_WAIT)
             while time.monotonic() - self._served_before < _QUIET:
                 time.sleep(_QUIET)
-            # Wait for a thread that is taking reports, because librdkafka signals the reports that arrive in the
-            # meantime only once.
+            # Wait while another thread is taking reports. librdkafka does not repeat the signal, so reports that arrive
+            # in the meantime would otherwise not be taken.
             with self.serving:
                 self._serves_itself = True
                 self._server = threading.get_ident()

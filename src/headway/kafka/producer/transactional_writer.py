@@ -175,7 +175,7 @@ class TransactionalWriter:
         if waiting := attempt.waiting():
             topics = ", ".join(sorted({attempt.records[position].topic for position in waiting}))
             raise NotStoredError(
-                f"Kafka has stopped acknowledging records. Records for {topics} that are not stored: {len(waiting)}.",
+                f"Kafka has stopped acknowledging records. {len(waiting)} records for {topics} are not stored.",
                 waiting,
             )
 

@@ -95,8 +95,8 @@ class Catalog(Admin):
 
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
         """Return the offset of each partition's first record with this timestamp or a later one, or the end offset."""
-        # The ends are requested first, because a record that arrives between the two requests is not older than the
-        # time.
+        # The ends are requested first. Otherwise a record that arrives between the two requests would be before the
+        # returned end.
         ends = self.ends(partitions)
         found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
         return {each: ends[each] if offset == NONE_THAT_LATE else offset for each, offset in found.items()}

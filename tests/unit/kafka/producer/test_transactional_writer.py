@@ -128,7 +128,7 @@ def test_records_without_reports_are_waited_for_until_it_takes_too_long_or_nobod
 ) -> None:
     client = Client({b"0": None}, room)
     with pytest.raises(
-        NotStoredError, match=r"stopped acknowledging records\. Records for bills that are not stored: 2"
+        NotStoredError, match=r"stopped acknowledging records\. 2 records for bills are not stored"
     ) as raised:
         writer_of(client, silent_for).write(RECORDS, ignore, lambda: is_given_up and b"1" in client.sent)
     assert raised.value.positions == [1, 2]
