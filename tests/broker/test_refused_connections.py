@@ -433,7 +433,7 @@ def test_a_member_that_is_let_in_no_more_ends_and_its_successor_loses_nothing(
     [error] = ended
     assert isinstance(error, AuthenticationError)
     assert error.was_connected
-    assert "It was connected before" in str(error)
+    assert "The client was connected before" in str(error)
     renewed = {**user.config, "sasl.password": "another"}
     send(renewed, after)
     with run(renewed):
@@ -451,7 +451,7 @@ def test_clients_that_are_let_in_no_more_say_so_and_go_on_with_the_credentials_t
         producer.send(headway_topic, b"before").result(PATIENCE)
         assert next(consumer).value == b"before"
         user.set_password("another")
-        with pytest.raises(AuthenticationError, match="It was connected before") as raised:
+        with pytest.raises(AuthenticationError, match="The client was connected before") as raised:
             consumer.poll(PATIENCE)
         assert raised.value.was_connected
         future = producer.send(headway_topic, b"after")  # and waits, as credentials may come

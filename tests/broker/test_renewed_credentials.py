@@ -88,9 +88,9 @@ def test_a_worker_whose_password_was_renewed_is_started_again_with_the_new_one(t
         said = log.read_text()
         assert process.returncode == 0, said
         assert out.read_text().splitlines() == ["before", "after"]
-        assert re.search(r"This process ends: The broker at .* refuses this client: .*It was connected before", said), (
-            said
-        )
+        assert re.search(
+            r"This process ends: The broker at .* refuses this client: .*The client was connected before", said
+        ), said
         assert len(re.findall("FAIL", said)) <= 12, said  # one every ten seconds, in a minute or so
         assert "another" not in said
 
