@@ -304,7 +304,7 @@ class RetriableError(Exception):
             `max_attempts`.
     """
 
-    # Both fields are also class attributes, because a subclass's `__init__` might not call this one.
+    # Both fields are also class attributes, because a subclass's `__init__` might not call `super().__init__`.
     retry_after: float | None = None
     untried: bool = False
 

@@ -139,7 +139,7 @@ def test_partitions_that_do_not_exist_are_left_out_and_not_waited_for(cluster: C
     assert bounds.ends([(TOPIC, 77)]) == bounds.starts([("nowhere", 0)]) == {}
     with (
         closing(ck.Consumer({**cluster.config, "group.id": "nobody", "log_level": 0})) as consumer,
-        pytest.raises(KafkaError, match="Check that it exists"),
+        pytest.raises(KafkaError, match="Check that the partition exists"),
     ):
         watermarks(consumer, (TOPIC, 77), 30)
 

@@ -68,13 +68,13 @@ _IN_DOUBT = ck.KafkaError(ck.KafkaError._INCONSISTENT, "Kafka has acknowledged l
 
 
 class ClientOwner:
-    """The owner of a client, which calls these methods on the thread that took delivery reports."""
+    """The owner of a client. The client calls these methods on the thread that took the delivery reports."""
 
     def reports_taken(self) -> None:
         """Act on a batch of delivery reports."""
 
     def login_refused(self, reason: str) -> None:
-        """Act on the refusal of this client's login, after which all records that were queued have failed."""
+        """Act on the refusal of this client's login. All queued records have already failed when this is called."""
 
 
 class ProducerClient:

@@ -172,7 +172,8 @@ def watermarks(
             raise refused from error
         raise KafkaError(
             f"Kafka did not report within {within:g} s where partition {number} of {topic} begins and ends "
-            f"({error.args[0].str().rstrip('.')}). Check that it exists and that its broker runs, and try again."
+            f"({error.args[0].str().rstrip('.')}). Check that the partition exists and that its "
+            "broker runs, and try again."
         ) from error
 
 
