@@ -66,10 +66,10 @@ def run(logs: list[list[Record]], ordering: Ordering, batch: int, stuck: frozens
             engine.receive(partition, records, 0.0)
         engine.paused()
         engine.demand()
-        while works := engine.take(batch, 0.0):
-            for work in works:
-                if work.record.raw_key not in stuck:
-                    engine.finish(work, 0.0)
+        while attempts := engine.take(batch, 0.0):
+            for attempt in attempts:
+                if attempt.record.raw_key not in stuck:
+                    engine.finish(attempt, 0.0)
         finished += FETCH * len(logs)
         if finished >= COMMIT_EVERY:
             engine.committed(engine.tick())
@@ -87,8 +87,8 @@ def reach(keys: int, record_bytes: int) -> int:
     done = 0
     for records in fetches(log_of(400_000, keys)):
         engine.receive(partition, records, 0.0)
-        while works := engine.take(FETCH, 0.0):
-            done += sum(engine.finish(work, 0.0) for work in works if work.record.raw_key not in stuck)
+        while attempts := engine.take(FETCH, 0.0):
+            done += sum(engine.finish(attempt, 0.0) for attempt in attempts if attempt.record.raw_key not in stuck)
         if engine.paused():
             break
     return done

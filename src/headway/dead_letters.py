@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from headway.core.engine.work import FailedAttempts
+from headway.core.engine.attempt import FailedAttempts
 from headway.core.outgoing_record import OutgoingRecord
 from headway.core.retry import failure_behind
 from headway.core.user_errors import kind_of, text_of
@@ -39,13 +39,13 @@ _LEAST_OF_A_TOPIC = 4096
 R = TypeVar("R", bound=OutgoingRecord)
 
 
-class FailedWork(Protocol):
-    """A record that failed permanently, with its failed attempts: a `Work`, or an object with the same properties."""
+class LastAttempt(Protocol):
+    """The last attempt at a record that failed permanently: an `Attempt`, or an object with the same properties."""
 
     @property
     def record(self) -> ConsumerRecord: ...
     @property
-    def attempt(self) -> int: ...
+    def number(self) -> int: ...
     @property
     def failure(self) -> FailedAttempts | None: ...
 
@@ -64,7 +64,7 @@ def name_and_text(error: BaseException) -> tuple[str, str]:
 
 def letter_headers(
     topic: str,
-    work: FailedWork,
+    attempt: LastAttempt,
     error: BaseException,
     reason: str,
     *,
@@ -77,14 +77,14 @@ def letter_headers(
     dead-letter topic, and `group` is the consumer group that gave up on the record. If `origin` is None, the record's
     own origin is used.
     """
-    record, now, before = work.record, time.time(), work.failure
+    record, now, before = attempt.record, time.time(), attempt.failure
     first = now if before is None else now - (time.monotonic() - before.first_at)
     exception, message = name_and_text(error)
     story = {
         "exception": exception,
         "message": message,
         "reason": reason,
-        "attempts": str(work.attempt - issubclass(type(error), ExpiredError)),
+        "attempts": str(attempt.number - issubclass(type(error), ExpiredError)),
         "topic": record.kafka_topic,
         "partition": str(record.partition),
         "offset": str(record.offset),

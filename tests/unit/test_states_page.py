@@ -10,14 +10,14 @@ import pytest
 
 from headway.core.engine.partition_states import PARTITION_TRANSITIONS
 from headway.core.levels.assigned_partitions import ASSIGNMENT_TRANSITIONS
+from tests.models.attempt_life import ATTEMPT_TRANSITIONS
 from tests.models.schedule_life import SCHEDULE_TRANSITIONS
 from tests.models.transaction_life import TRANSACTION_TRANSITIONS
-from tests.models.work_life import WORK_TRANSITIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "design" / "states.md"
 
 TABLES: dict[str, Mapping[Any, StrEnum]] = {
-    "The life of an attempt": WORK_TRANSITIONS,
+    "The life of an attempt": ATTEMPT_TRANSITIONS,
     "The life of a partition at a member of a group": ASSIGNMENT_TRANSITIONS,
     "The life of a partition at a consumer": PARTITION_TRANSITIONS,
     "The life of a schedule": SCHEDULE_TRANSITIONS,

@@ -280,7 +280,7 @@ def _is_letter(message: Message) -> bool:
 
 class _FailedDelivery(NamedTuple):
     record: ConsumerRecord
-    attempt: int = 1
+    number: int = 1
     failure: None = None
 
 

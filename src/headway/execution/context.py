@@ -3,14 +3,14 @@
 import time
 from typing import Any, Protocol
 
-from headway.core.engine.work import FailedAttempts
+from headway.core.engine.attempt import FailedAttempts
 
 
 class AttemptInfo(Protocol):
-    """The attributes of an attempt that a context shows. They come from a `Work`, or from its copy in a process."""
+    """The attributes of an attempt that a context shows. They come from an `Attempt`, or from its copy in a process."""
 
     @property
-    def attempt(self) -> int: ...
+    def number(self) -> int: ...
     @property
     def failure(self) -> FailedAttempts | None: ...
     @property
@@ -22,40 +22,40 @@ class AttemptInfo(Protocol):
 class Context:
     """The context of one attempt at a record, which a handler gets as its second argument."""
 
-    __slots__ = ("_started", "_work", "state")
+    __slots__ = ("_attempt", "_started", "state")
 
     state: Any
     """The object that the lifespan of the consumer or worker yielded, or None if there is no lifespan."""
 
-    def __init__(self, work: AttemptInfo) -> None:
-        self._work = work
+    def __init__(self, attempt: AttemptInfo) -> None:
+        self._attempt = attempt
         self.state = None
         self._started = time.monotonic()
 
     @property
     def attempt(self) -> int:
         """The number of this attempt, from 1."""
-        return self._work.attempt
+        return self._attempt.number
 
     @property
     def last_error(self) -> BaseException | None:
         """The error of the previous attempt, or None if this is the first attempt."""
-        return self._work.failure.error if self._work.failure else None
+        return self._attempt.failure.error if self._attempt.failure else None
 
     @property
     def last_failed_at(self) -> float | None:
         """When the previous attempt failed, in seconds since the epoch, or None if this is the first attempt."""
-        return wall_time(self._work.failure.at) if self._work.failure else None
+        return wall_time(self._attempt.failure.at) if self._attempt.failure else None
 
     @property
     def level(self) -> int:
         """The level of the record. The lowest level is 0."""
-        return self._work.level
+        return self._attempt.level
 
     @property
     def queue_time(self) -> float:
         """The seconds between the fetch of the record and the start of this attempt, including earlier attempts."""
-        return self._started - self._work.arrived
+        return self._started - self._attempt.arrived
 
     def __repr__(self) -> str:
         return f"Context(attempt={self.attempt}, level={self.level}, queue_time={self.queue_time:.3f})"

@@ -19,16 +19,16 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from headway.core.engine.attempt import FinalOutcome
+from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.engine import Engine
-from headway.core.engine.work import FinalOutcome
-from headway.core.engine.work_states import WorkState
 from headway.core.retry import Again, GiveUp, Retries, Verdict
 from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
 from headway.execution.executor import Executor
 from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.gate import Gate
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 from headway.execution.metrics import ParallelMetrics
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
@@ -77,13 +77,13 @@ class Dispatch:
         self._batch_size: int | None = None  # None for a handler of single records
         self._of_one_partition = False
         # Attempts that succeeded, with their outputs. The thread that waits for `lock` takes them to the engine.
-        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()
+        self._reports: deque[tuple[RecordAttempt, Sequence[Any]]] = deque()
         self._waiting = threading.Lock()  # held by the one thread that waits for `lock` to take the reports
         # The attempts that have a slot. All attempts of a batch share a list whose only item is the number of attempts
         # that have not ended. An attempt on a lost partition stays here until its end is reported.
-        self._running: dict[RecordWork, list[int] | None] = {}
+        self._running: dict[RecordAttempt, list[int] | None] = {}
         self._jobs = 0
-        self._to_store: deque[RecordWork] = deque()  # attempts whose dead letter or schedule must be sent now
+        self._to_store: deque[RecordAttempt] = deque()  # attempts whose dead letter or schedule must be sent now
         self._control_is_due = False
         self._alarms = [-1] * len(engine.ready)
         self._watched = False
@@ -154,14 +154,14 @@ class Dispatch:
 
     # For executors
 
-    def done(self, work: RecordWork, outputs: Sequence[Any] = ()) -> Job | None:
+    def done(self, attempt: RecordAttempt, outputs: Sequence[Any] = ()) -> Job | None:
         """Record that an attempt has succeeded. Returns the next job for the freed slot, or None."""
         if not self.lock.acquire(blocking=False):
-            self._reports.append((work, outputs))
+            self._reports.append((attempt, outputs))
             return self._take_reports()
         try:
             now = time.monotonic()
-            self._finish(work, outputs, now)
+            self._finish(attempt, outputs, now)
             job = self._next(now)
         finally:
             self.lock.release()
@@ -180,8 +180,8 @@ class Dispatch:
             now = time.monotonic()
             slots = 0
             while self._reports:  # other threads can still add reports
-                work, outputs = self._reports.popleft()
-                self._finish(work, outputs, now)
+                attempt, outputs = self._reports.popleft()
+                self._finish(attempt, outputs, now)
                 slots += 1
             jobs = self._next_jobs(now, slots)
         finally:
@@ -194,11 +194,11 @@ class Dispatch:
     def complete(self, job: Job, error: BaseException | None = None) -> Job | None:
         """Record that all attempts of a job succeeded, or failed with this error. Returns the next job, or None."""
         if error is None:
-            return self.complete_each([(work, ()) for work in job], ())
-        return self.complete_each((), [(work, error) for work in job])
+            return self.complete_each([(attempt, ()) for attempt in job], ())
+        return self.complete_each((), [(attempt, error) for attempt in job])
 
     def complete_each(
-        self, done: Iterable[tuple[RecordWork, Sequence[Any]]], failed: Iterable[tuple[RecordWork, BaseException]]
+        self, done: Iterable[tuple[RecordAttempt, Sequence[Any]]], failed: Iterable[tuple[RecordAttempt, BaseException]]
     ) -> Job | None:
         """Record the attempts of a job that succeeded, with their outputs, and the attempts that failed.
 
@@ -206,22 +206,22 @@ class Dispatch:
         """
         now = time.monotonic()
         # The user's code, which includes log handlers, is called without the lock, because it can call the consumer.
-        judged = [(work, error, self._failures.decide(work, error, now)) for work, error in failed]
+        judged = [(attempt, error, self._failures.decide(attempt, error, now)) for attempt, error in failed]
         ours = []
         with self.lock:
-            for work, outputs in done:
-                self._finish(work, outputs, now)
-            for work, error, verdict in judged:
+            for attempt, outputs in done:
+                self._finish(attempt, outputs, now)
+            for attempt, error, verdict in judged:
                 for gate in self._gates:
-                    verdict = gate.judged(work, error, verdict, now)  # noqa: PLW2901
-                if self._fail(work, error, verdict, now):
-                    ours.append((work, error, verdict))
+                    verdict = gate.judged(attempt, error, verdict, now)  # noqa: PLW2901
+                if self._fail(attempt, error, verdict, now):
+                    ours.append((attempt, error, verdict))
             job = self._next(now)
         self._wake_control()
         for gate in self._gates:
             gate.log(now)
-        for work, error, verdict in ours:
-            if fatal := self._failures.act_on(work, error, verdict, now):
+        for attempt, error, verdict in ours:
+            if fatal := self._failures.act_on(attempt, error, verdict, now):
                 self.give_up(fatal)
         return job
 
@@ -232,8 +232,8 @@ class Dispatch:
         """
         now = time.monotonic()
         with self.lock:
-            for work in job:
-                self._leave(work, now)
+            for attempt in job:
+                self._leave(attempt, now)
             if self.engine.finish_together(job, now, outputs):
                 self._done += len(job)
             following = self._next(now)
@@ -246,27 +246,27 @@ class Dispatch:
         if following and self._executor:
             self._executor.start((following,))
 
-    def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
+    def not_scheduled(self, attempt: RecordAttempt, error: BaseException) -> None:
         """Record that a record could not be stored as a schedule. The attempt fails with this error instead."""
-        self.complete_elsewhere((work,), error)
+        self.complete_elsewhere((attempt,), error)
 
     def letters_committed(self, count: int) -> None:
         """Count dead letters that a transaction has committed."""
         with self.lock:
             self._dead_letters += count
 
-    def stored(self, work: RecordWork, outputs: Sequence[Any] = ()) -> None:
+    def stored(self, attempt: RecordAttempt, outputs: Sequence[Any] = ()) -> None:
         """Record that a record is done, because its outputs, dead letter or schedule are stored.
 
         In transactions they are not stored yet: `outputs` has them, and the next transaction stores them.
         """
         now = time.monotonic()
         with self.lock:
-            self._finish(work, outputs, now)
+            self._finish(attempt, outputs, now)
         self._wake_control()
         self.feed()
 
-    def not_stored(self, work: RecordWork, again_at: float) -> None:
+    def not_stored(self, attempt: RecordAttempt, again_at: float) -> None:
         """Record that Kafka refused a dead letter or schedule, which must be sent again at `again_at`.
 
         The attempt gives back its slot. The handler is not called for its record again, and later records of its lane
@@ -274,17 +274,17 @@ class Dispatch:
         """
         now = time.monotonic()
         with self.lock:
-            self._put_back(work, again_at, now)
+            self._put_back(attempt, again_at, now)
         self._wake_control()
         self.feed()
 
-    def untried(self, work: RecordWork) -> None:
+    def untried(self, attempt: RecordAttempt) -> None:
         """Put back an attempt for which the handler was not called. The attempt will start again as if it were new."""
         now = time.monotonic()
         with self.lock:
             for gate in self._gates:
-                gate.put_back(work)
-            self._put_back(work, now, now)
+                gate.put_back(attempt)
+            self._put_back(attempt, now, now)
         self._wake_control()
         self.feed()
 
@@ -310,8 +310,8 @@ class Dispatch:
         with self.lock:
             for gate in gates:
                 if late := gate.timed_out(now, ending=self.ending):
-                    work, again_at = late
-                    self._put_back(work, again_at, now)
+                    attempt, again_at = late
+                    self._put_back(attempt, again_at, now)
             jobs = self._next_jobs(now)
         self._wake_control()
         if jobs and self._executor:
@@ -335,7 +335,7 @@ class Dispatch:
             self._watched = True
             if partitions is None:
                 return len(self._running)
-            return sum(work.assignment.current and work.partition in partitions for work in self._running)
+            return sum(attempt.assignment.current and attempt.partition in partitions for attempt in self._running)
 
     def runs_stale(self, partition: TopicPartition) -> bool:
         """Return whether stale attempts on this partition are running, whose results will be ignored.
@@ -344,7 +344,7 @@ class Dispatch:
         """
         with self.lock:
             self._watched = True
-            return any(work.partition == partition and not work.assignment.current for work in self._running)
+            return any(attempt.partition == partition and not attempt.assignment.current for attempt in self._running)
 
     def slots_idle_behind_keyless(self) -> tuple[int, int] | None:
         """Return the numbers of idle slots and of all slots if records without a key keep half of the slots idle.
@@ -363,15 +363,17 @@ class Dispatch:
             ):
                 return None
             waits = any(
-                work.record.raw_key is None and work.next is not None and work.next.state is WorkState.BEHIND
-                for work in self._running
+                attempt.record.raw_key is None
+                and attempt.next is not None
+                and attempt.next.state is AttemptState.BEHIND
+                for attempt in self._running
             )
             return (idle, slots) if waits else None
 
     def give_up_running(self, partitions: Collection[TopicPartition]) -> None:
         """Mark the running attempts on these partitions as stale, so that their results will be ignored."""
         with self.lock:
-            self.engine.give_up([work for work in self._running if work.partition in partitions])
+            self.engine.give_up([attempt for attempt in self._running if attempt.partition in partitions])
 
     def abandon(self) -> None:
         """End the run without waiting for running attempts, which are counted as abandoned."""
@@ -493,20 +495,20 @@ class Dispatch:
             if admitted:
                 admitted = gate.admit(admitted, now)
         stored = []
-        for work in taken:
-            if work.outcome and work.outcome.verdict is None:
-                self._finish(work, (), now)
+        for attempt in taken:
+            if attempt.outcome and attempt.outcome.verdict is None:
+                self._finish(attempt, (), now)
                 self._control_is_due = True  # the control thread fetches into the freed buffer space, or commits
-            elif work.outcome:
-                stored.append(work)
-            elif work not in admitted:
-                self.engine.retry(work, now, None, now)
-        job = [work for work in admitted if not work.outcome]
+            elif attempt.outcome:
+                stored.append(attempt)
+            elif attempt not in admitted:
+                self.engine.retry(attempt, now, None, now)
+        job = [attempt for attempt in admitted if not attempt.outcome]
         held = [*job, *stored]  # a record keeps its slot until its dead letter or schedule is stored
         if held:
             left = [len(held)] if len(held) > 1 else None
-            for work in held:
-                self._running[work] = left
+            for attempt in held:
+                self._running[attempt] = left
             self._jobs += 1
         if stored:
             self._to_store += stored
@@ -521,50 +523,50 @@ class Dispatch:
 
     # How attempts end; these methods need the lock
 
-    def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
-        self._leave(work, now)
-        if self.engine.finish(work, now, outputs):
+    def _finish(self, attempt: RecordAttempt, outputs: Sequence[Any], now: float) -> None:
+        self._leave(attempt, now)
+        if self.engine.finish(attempt, now, outputs):
             self._done += 1
-            if work.outcome and not outputs and isinstance(work.outcome.verdict, GiveUp):
+            if attempt.outcome and not outputs and isinstance(attempt.outcome.verdict, GiveUp):
                 self._dead_letters += 1
 
-    def _leave(self, work: RecordWork, now: float) -> None:
+    def _leave(self, attempt: RecordAttempt, now: float) -> None:
         for gate in self._gates:
-            if gate.done(work, now):
+            if gate.done(attempt, now):
                 self._control_is_due = True
-        self._end(work, now)
+        self._end(attempt, now)
 
-    def _end(self, work: RecordWork, now: float) -> None:
+    def _end(self, attempt: RecordAttempt, now: float) -> None:
         if self._watched:
             self._control_is_due = True
-        if work not in self._running:
+        if attempt not in self._running:
             return
-        left = self._running.pop(work)
+        left = self._running.pop(attempt)
         if left is not None:
             left[0] -= 1
         if left is None or not left[0]:
             self._jobs -= 1
         for gate in self._gates:
-            if gate.ended(work, self._jobs, now):
+            if gate.ended(attempt, self._jobs, now):
                 self._control_is_due = True
 
-    def _put_back(self, work: RecordWork, at: float, now: float) -> None:
-        self._end(work, now)
-        self.engine.retry(work, at, None, now)
+    def _put_back(self, attempt: RecordAttempt, at: float, now: float) -> None:
+        self._end(attempt, now)
+        self.engine.retry(attempt, at, None, now)
         self._control_is_due = True  # the control thread computes how long to wait for that time
 
-    def _fail(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> bool:
+    def _fail(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict, now: float) -> bool:
         """Record a failed attempt. Returns False if its partition is no longer assigned to this consumer.
 
         If the record becomes a dead letter or a schedule, the attempt keeps its slot until Kafka has stored it.
         """
-        if work.outcome is None:  # otherwise the failure was counted before the record could not be scheduled
+        if attempt.outcome is None:  # otherwise the failure was counted before the record could not be scheduled
             self._failed += 1
-        ours = self.engine.fail(work, error, verdict, now)
+        ours = self.engine.fail(attempt, error, verdict, now)
         if ours and not isinstance(verdict, Again) and self._failures.is_stored(verdict):
-            work.outcome = FinalOutcome(without_frames(error), verdict)
+            attempt.outcome = FinalOutcome(without_frames(error), verdict)
         else:
-            self._end(work, now)
+            self._end(attempt, now)
             self._control_is_due = True  # the control thread computes how long to wait for the next attempt
         return ours
 

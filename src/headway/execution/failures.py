@@ -10,12 +10,12 @@ from collections import deque
 from typing import Any, Protocol
 
 from headway.core.engine import suspects
-from headway.core.engine.work import FinalOutcome, Work
+from headway.core.engine.attempt import Attempt, FinalOutcome
 from headway.core.retry import Again, GiveUp, Later, Retries, Verdict, failure_behind
 from headway.core.user_errors import description_of
 from headway.errors import HandlerError
 from headway.execution.failure_log import FailureLog
-from headway.execution.jobs import RecordWork
+from headway.execution.jobs import RecordAttempt
 from headway.execution.tracebacks import ExcInfo, Tracebacks
 
 log = logging.getLogger(__name__)
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 class Letters(Protocol):
     """Stores dead letters, and calls `Dispatch.stored` or `Dispatch.not_stored` for each of them."""
 
-    def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
+    def send(self, attempt: RecordAttempt, error: BaseException, reason: str) -> None: ...
 
 
 class Schedules(Protocol):
     """Stores records that will be retried much later. Reports as `Letters` does, or to `Dispatch.not_scheduled`."""
 
-    def send(self, work: RecordWork, error: BaseException, delay: Any) -> None: ...
+    def send(self, attempt: RecordAttempt, error: BaseException, delay: Any) -> None: ...
 
 
 class Failures:
@@ -60,43 +60,47 @@ class Failures:
         self._attempts = FailureLog(log, logging.WARNING, self._tracebacks)
         self._delays = FailureLog(log, logging.ERROR, self._tracebacks)
 
-    def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
+    def decide(self, attempt: RecordAttempt, error: BaseException, now: float) -> Verdict:
         """Decide whether the record of a failed attempt is retried, is retried much later, or has failed for good."""
         random_number = random.random()  # noqa: S311 - it spreads retries over time
         death = suspects.as_death(error)
         if death is None or not (self._letters or self._is_supervised):
-            verdict = self._retries.decide(work.record, work.attempt, error, now, random_number, work.untried)
+            verdict = self._retries.decide(attempt.record, attempt.number, error, now, random_number, attempt.untried)
         else:
-            verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, random_number, work.untried)
-        if isinstance(verdict, Again) and verdict.at > work.not_after:  # the record will expire before its next attempt
-            return verdict._replace(at=max(now, work.not_after))
+            verdict = suspects.decide(
+                self._retries, attempt.record, attempt.number, death, now, random_number, attempt.untried
+            )
+        if (
+            isinstance(verdict, Again) and verdict.at > attempt.not_after
+        ):  # the record will expire before its next attempt
+            return verdict._replace(at=max(now, attempt.not_after))
         return verdict
 
-    def act_on(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> HandlerError | None:
+    def act_on(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict, now: float) -> HandlerError | None:
         """Log a failed attempt, and store its record if the verdict is a dead letter or a much later retry.
 
         Returns the error that must end the run if there is no store for the record.
         """
         if isinstance(verdict, Again):
-            self._log_retry(work, error, verdict, now)
+            self._log_retry(attempt, error, verdict, now)
         elif self.is_stored(verdict):
             if not isinstance(verdict, Later) or not self._schedules:
-                log_dead_letter(work, error, verdict.reason, self._tracebacks.of(error, now))
-            self.store(work, FinalOutcome(error, verdict))
+                log_dead_letter(attempt, error, verdict.reason, self._tracebacks.of(error, now))
+            self.store(attempt, FinalOutcome(error, verdict))
         else:
-            return no_dead_letters(work, error, verdict.reason)
+            return no_dead_letters(attempt, error, verdict.reason)
         return None
 
-    def _log_retry(self, work: RecordWork, error: BaseException, verdict: Again, now: float) -> None:
-        topic, seconds = work.partition.topic, max(0.0, verdict.at - now)
+    def _log_retry(self, attempt: RecordAttempt, error: BaseException, verdict: Again, now: float) -> None:
+        topic, seconds = attempt.partition.topic, max(0.0, verdict.at - now)
         if verdict.delay_error:
             sentence = "A function of the retries raised an error for %r, so the default delay is used: %s"
-            self._delays.log(topic, now, verdict.delay_error, sentence, work.record)
+            self._delays.log(topic, now, verdict.delay_error, sentence, attempt.record)
         sentence = "%r failed at attempt %d and will be tried again in %.3g s: %s"
         if verdict.untried:
-            log.debug(sentence, work.record, work.attempt, seconds, description_of(error))
+            log.debug(sentence, attempt.record, attempt.number, seconds, description_of(error))
         else:
-            self._attempts.log(topic, now, error, sentence, work.record, work.attempt, seconds)
+            self._attempts.log(topic, now, error, sentence, attempt.record, attempt.number, seconds)
 
     def log_totals(self, now: float) -> None:
         """Log how many failures were held back. Call it often; it logs at most once a second."""
@@ -112,41 +116,41 @@ class Failures:
         """Return whether there is a store for records with this verdict."""
         return bool(self._letters or (self._schedules and isinstance(verdict, Later)))
 
-    def store_all(self, works: deque[RecordWork]) -> None:
+    def store_all(self, attempts: deque[RecordAttempt]) -> None:
         """Send the dead letters or schedules of these attempts, and remove the attempts from the queue.
 
         Any thread can call this, but only one thread sends at a time. A store can report before its `send` returns, and
         that can lead to a nested call of this method. The nested call sends nothing; the outer call sends the rest.
         """
-        while works and self._storing.acquire(blocking=False):
+        while attempts and self._storing.acquire(blocking=False):
             try:
-                while works:
-                    work = works.popleft()
-                    if work.outcome:
-                        self.store(work, work.outcome)
+                while attempts:
+                    attempt = attempts.popleft()
+                    if attempt.outcome:
+                        self.store(attempt, attempt.outcome)
             finally:
                 self._storing.release()
 
-    def store(self, work: RecordWork, outcome: FinalOutcome) -> None:
+    def store(self, attempt: RecordAttempt, outcome: FinalOutcome) -> None:
         """Store the record of an attempt as a dead letter or as a schedule, according to the verdict."""
         error, verdict = outcome
         if isinstance(verdict, Later) and self._schedules:
-            self._schedules.send(work, error, verdict.delay)
+            self._schedules.send(attempt, error, verdict.delay)
         elif self._letters and verdict:
-            self._letters.send(work, error, verdict.reason)
+            self._letters.send(attempt, error, verdict.reason)
 
 
-def log_dead_letter(work: Work[Any], error: BaseException, reason: str, trace: ExcInfo | None = None) -> None:
+def log_dead_letter(attempt: Attempt[Any], error: BaseException, reason: str, trace: ExcInfo | None = None) -> None:
     """Log that a record becomes a dead letter. `trace` is the error's traceback, if it must be logged too."""
     description = description_of(failure_behind(error))
-    log.error("%r becomes a dead letter, because %s: %s", work.record, reason, description, exc_info=trace)
+    log.error("%r becomes a dead letter, because %s: %s", attempt.record, reason, description, exc_info=trace)
 
 
-def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
+def no_dead_letters(attempt: Attempt[Any], error: BaseException, reason: str) -> HandlerError:
     """Return the error that ends the run because a record failed for good and there is no dead-letter topic."""
     description = description_of(failure_behind(error))
     failure = HandlerError(
-        f"{work.record!r} failed for good ({reason}): {description}. The next run will handle it "
+        f"{attempt.record!r} failed for good ({reason}): {description}. The next run will handle it "
         "again. Name a dead_letter_topic to keep such records and continue."
     )
     failure.__cause__ = error

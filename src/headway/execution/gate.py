@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.core.retry import Verdict
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 
 
 class Gate:
@@ -61,25 +61,25 @@ class Gate:
         """Return a job that was held back and must start now, before any other job, or None."""
         return None
 
-    def timed_out(self, now: float, *, ending: bool) -> tuple[RecordWork, float] | None:
+    def timed_out(self, now: float, *, ending: bool) -> tuple[RecordAttempt, float] | None:
         """Return an attempt that was held back for too long, with the time at which it can be taken again, or None."""
         return None
 
-    def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
+    def judged(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict, now: float) -> Verdict:
         """Record that an attempt failed with this verdict. Return the verdict, or another one to replace it."""
         return verdict
 
-    def done(self, work: RecordWork, now: float) -> bool:
+    def done(self, attempt: RecordAttempt, now: float) -> bool:
         """Record that a record is done, or was stored as a dead letter or schedule.
 
         Return whether to wake the control thread.
         """
         return False
 
-    def put_back(self, work: RecordWork) -> None:
+    def put_back(self, attempt: RecordAttempt) -> None:
         """Record that the handler was not called for an attempt with a slot. The attempt will start again as new."""
 
-    def ended(self, work: RecordWork, running: int, now: float) -> bool:
+    def ended(self, attempt: RecordAttempt, running: int, now: float) -> bool:
         """Record that an attempt has left its slot. Return whether to wake the control thread."""
         return False
 

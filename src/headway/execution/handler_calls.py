@@ -14,7 +14,7 @@ from headway.errors import BatchError, ConfigError, HeadwayError
 from headway.execution.context import Context
 from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import WithContext, WithoutContext
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 from headway.records.record_types import ProducerRecord
 
 
@@ -83,10 +83,10 @@ class RecordCalls(_Calls):
         """Call the handler with a record."""
         if self._check:
             self._check.fail_as_before(job)
-        work, handler = job[0], self._handler
+        attempt, handler = job[0], self._handler
         if isinstance(handler, WithoutContext):  # call the inner handler, so that no context is made
-            return handler.alone(work.record)
-        return handler(work.record, Context(work))
+            return handler.alone(attempt.record)
+        return handler(attempt.record, Context(attempt))
 
     def _done(self, job: Job) -> Job | None:
         return self._dispatch.done(job[0])
@@ -99,7 +99,7 @@ class BatchCalls(_Calls):
         """Call the handler with the records of a batch."""
         if self._check:
             self._check.fail_as_before(job)
-        return self._handler([work.record for work in job], [Context(work) for work in job])
+        return self._handler([attempt.record for attempt in job], [Context(attempt) for attempt in job])
 
     def raised(self, job: Job, error: BaseException) -> Job | None:
         """Report the exception that the handler raised. Returns the next job for the freed slot, or None.
@@ -107,7 +107,7 @@ class BatchCalls(_Calls):
         If it is a `BatchError`, only the records that it names have failed. Otherwise all records of the batch have.
         """
         failures = failures_of(job, error)
-        done = [(work, ()) for work in job if work not in failures]
+        done = [(attempt, ()) for attempt in job if attempt not in failures]
         return self._dispatch.complete_each(done, failures.items())
 
 
@@ -141,7 +141,7 @@ def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
     )
 
 
-def failures_of(job: Job, error: BaseException) -> Mapping[RecordWork, BaseException]:
+def failures_of(job: Job, error: BaseException) -> Mapping[RecordAttempt, BaseException]:
     """Return the failed attempts of a batch with their errors.
 
     These are the attempts that a `BatchError` names. After any other error all attempts have failed with that error.
@@ -153,7 +153,7 @@ def failures_of(job: Job, error: BaseException) -> Mapping[RecordWork, BaseExcep
     return dict.fromkeys(job, error)
 
 
-def _named_failures(job: Job, error: BatchError) -> Mapping[RecordWork, BaseException]:
+def _named_failures(job: Job, error: BatchError) -> Mapping[RecordAttempt, BaseException]:
     failures = dict(error.failures)
     if not failures.keys() <= set(range(len(job))) or not all(map(is_error, failures.values())):
         raise ValueError("The BatchError names records that are not in the batch, or has values that are not errors.")

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from headway.core.engine.work import Work
+from headway.core.engine.attempt import Attempt
 from headway.records.record_types import ConsumerRecord
 
-RecordWork = Work[ConsumerRecord]
-Job = Sequence[RecordWork]
+RecordAttempt = Attempt[ConsumerRecord]
+Job = Sequence[RecordAttempt]
 """The attempts of one call of a handler: a single attempt, or one for each record of a batch."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headway.core.engine.suspects import RecordId, RunningAttempt
-from headway.execution.jobs import RecordWork
+from headway.execution.jobs import RecordAttempt
 from headway.records.record_types import TopicPartition
 
 _LONGEST_TOPIC: Final = 249  # the maximum number of bytes in the name of a Kafka topic
@@ -29,7 +29,7 @@ class RunningTable:
     def __init__(self, descriptor: int, most: int) -> None:
         self._descriptor = descriptor
         self.make_room(most)
-        self._rows: dict[RecordWork, int] = {}
+        self._rows: dict[RecordAttempt, int] = {}
         self._sources: dict[TopicPartition, bytes] = {}
 
     def make_room(self, most: int) -> None:
@@ -39,20 +39,20 @@ class RunningTable:
         self._bytes = mmap.mmap(self._descriptor, size)
         self._free = list(range(0, size, _ROW_SIZE))
 
-    def enter(self, work: RecordWork) -> None:
+    def enter(self, attempt: RecordAttempt) -> None:
         """Write a row for a record that is about to run. If no row is free, do nothing."""
         if not self._free:
             return
-        self._rows[work] = row = self._free.pop()
-        record, failure = work.record, work.failure
+        self._rows[attempt] = row = self._free.pop()
+        record, failure = attempt.record, attempt.failure
         attempts, untried = (1, 0) if failure is None else (failure.attempts + 1, failure.untried)
-        source = self._sources.get(work.assignment.partition) or self._add_source(work)
-        _ROW.pack_into(self._bytes, row, work.offset, record.timestamp, attempts, untried, source)
+        source = self._sources.get(attempt.assignment.partition) or self._add_source(attempt)
+        _ROW.pack_into(self._bytes, row, attempt.offset, record.timestamp, attempts, untried, source)
         self._bytes[row] = 1
 
-    def leave(self, work: RecordWork) -> None:
+    def leave(self, attempt: RecordAttempt) -> None:
         """Clear the row of a record that is no longer running."""
-        row = self._rows.pop(work, None)
+        row = self._rows.pop(attempt, None)
         if row is not None:
             self._bytes[row] = 0
             self._free.append(row)
@@ -62,12 +62,12 @@ class RunningTable:
         for row in range(0, self._size, _ROW_SIZE):
             self._bytes[row] = 0
 
-    def _add_source(self, work: RecordWork) -> bytes:
+    def _add_source(self, attempt: RecordAttempt) -> bytes:
         if len(self._sources) >= _MOST_SOURCES:
             self._sources.clear()
-        topic = work.record.kafka_topic.encode()
-        packed = _SOURCE.pack(work.record.partition, len(topic), topic)
-        self._sources[work.partition] = packed
+        topic = attempt.record.kafka_topic.encode()
+        packed = _SOURCE.pack(attempt.record.partition, len(topic), topic)
+        self._sources[attempt.partition] = packed
         return packed
 
 

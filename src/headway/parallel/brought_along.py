@@ -4,14 +4,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from headway.core.engine.work import NOTHING_BROUGHT, Brought, FailedAttempts
+from headway.core.engine.attempt import NOTHING_BROUGHT, Brought, FailedAttempts
 from headway.core.record_size import size_of_headers
 from headway.dead_letters import name_and_text
 from headway.errors import EarlierAttemptError
 from headway.execution.context import wall_time
 from headway.execution.dispatch import Dispatch
 from headway.execution.gates.expiry_gate import ExpiryGate
-from headway.execution.jobs import RecordWork
+from headway.execution.jobs import RecordAttempt
 from headway.records.expiry import expiry_of
 from headway.records.history import History, after_attempt, counts_for, history_of, told
 from headway.records.record_types import ConsumerRecord, with_headers
@@ -71,11 +71,11 @@ def failure_of(history: History) -> FailedAttempts | None:
     return FailedAttempts(errors[0], times[0], times[1], history.attempts, history.untried, errors[1])
 
 
-def history_after(work: RecordWork, error: BaseException, group: str) -> History:
+def history_after(attempt: RecordAttempt, error: BaseException, group: str) -> History:
     """Return the history of a record, extended by the attempt of this group that has just failed."""
-    record, before = work.record, work.failure
+    record, before = attempt.record, attempt.failure
     known = history_of(record.headers, record.kafka_topic)
     since = record.timestamp if known is None or known.since is None else known.since
     last = told(*name_and_text(error), time.time())
     first = told(*name_and_text(before.first_error), wall_time(before.first_at)) if before else last
-    return after_attempt(record.kafka_topic, record.origin, since, work.attempt, work.untried, first, last, group)
+    return after_attempt(record.kafka_topic, record.origin, since, attempt.number, attempt.untried, first, last, group)

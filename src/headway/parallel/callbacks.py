@@ -139,10 +139,10 @@ class Callbacks:
             if self._is_working:
                 return call.ended
             self._is_working = True
-        in_background(self._work)
+        in_background(self._attempt)
         return call.ended
 
-    def _work(self) -> None:
+    def _attempt(self) -> None:
         self._thread = threading.get_ident()
         while call := self._next():
             try:

@@ -9,7 +9,7 @@ from typing import Any
 from headway.core.outgoing_record import OutgoingRecord
 from headway.dead_letters import MOST_BYTES, fitting, halved, letter_headers, why_not_kept
 from headway.errors import ConfigError, HeadwayError, KafkaError
-from headway.execution.jobs import RecordWork
+from headway.execution.jobs import RecordAttempt
 from headway.kafka.admin import Admin
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.error_causes import is_invalid, is_of_a_batch, is_too_large
@@ -55,10 +55,10 @@ class LetterTopic:
         """Return the settings of the connection, with the current credentials."""
         return connection_of(self._config)
 
-    def letter(self, work: RecordWork, error: BaseException, reason: str) -> OutgoingRecord:
+    def letter(self, attempt: RecordAttempt, error: BaseException, reason: str) -> OutgoingRecord:
         """Make a dead letter. It has the key, value and headers of the record, and headers about the failure."""
-        headers = letter_headers(self.name, work, error, reason, group=self._group)
-        record = work.record
+        headers = letter_headers(self.name, attempt, error, reason, group=self._group)
+        record = attempt.record
         # The record's timestamp is not copied, because retention could delete an old record before anyone reads it.
         return fitting(OutgoingRecord(self.name, record.raw_value, record.raw_key, headers=headers), self.most)
 
@@ -109,26 +109,26 @@ class DeadLetters:
         self._checking = ThreadPoolExecutor(1, "headway-dead-letters")
         self._closed = False
 
-    def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
+    def send(self, attempt: RecordAttempt, error: BaseException, reason: str) -> None:
         """Send the record of a failed attempt as a dead letter."""
         if not self._is_refused:
-            self._send(work, error, reason)
+            self._send(attempt, error, reason)
             return
         try:
-            self._checking.submit(self._check_and_send, work, error, reason)
+            self._checking.submit(self._check_and_send, attempt, error, reason)
         except RuntimeError:  # `close` has shut down the thread
-            self._not_stored(work, "the consumer is closing")
+            self._not_stored(attempt, "the consumer is closing")
 
-    def _check_and_send(self, work: RecordWork, error: BaseException, reason: str) -> None:
+    def _check_and_send(self, attempt: RecordAttempt, error: BaseException, reason: str) -> None:
         if self._is_refused and self._pause.is_over():
             if (refusal := self._why_not()) is not None:
-                self._not_stored(work, refusal)
+                self._not_stored(attempt, refusal)
                 return
             self._is_refused = False
         if self._is_refused:
-            self._pause.postpone(work)
+            self._pause.postpone(attempt)
         else:
-            self._send(work, error, reason)
+            self._send(attempt, error, reason)
 
     def _why_not(self) -> str | None:
         """Return a sentence that explains why dead letters cannot be stored now, or None if no reason is known."""
@@ -139,39 +139,41 @@ class DeadLetters:
         except HeadwayError as error:
             return str(error)
 
-    def _send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        self._produce(self._client, self._topic.letter(work, error, reason), work)
+    def _send(self, attempt: RecordAttempt, error: BaseException, reason: str) -> None:
+        self._produce(self._client, self._topic.letter(attempt, error, reason), attempt)
 
-    def _produce(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork) -> None:
+    def _produce(self, client: ProducerClient, letter: OutgoingRecord, attempt: RecordAttempt) -> None:
         def report(refused: Any, _: Any) -> None:
             if not refused:
-                self._reports.stored(work)
+                self._reports.stored(attempt)
             elif is_of_a_batch(refused) and not self._closed:
-                self._produce_alone(client, letter, work, refused)
+                self._produce_alone(client, letter, attempt, refused)
             else:
-                self._not_stored(work, refused.str())
+                self._not_stored(attempt, refused.str())
 
         try:
             client.produce(letter, report)
         except Exception as refused:  # whatever the error is, the letter is not stored
-            self._not_stored(work, str(refused))
+            self._not_stored(attempt, str(refused))
 
-    def _produce_alone(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork, refused: Any) -> None:
+    def _produce_alone(
+        self, client: ProducerClient, letter: OutgoingRecord, attempt: RecordAttempt, refused: Any
+    ) -> None:
         """Send a letter again in a batch of its own, because one bad record makes Kafka refuse the whole batch.
 
         If the letter is still too large, it is shortened.
         """
         if client is not self._single:
             self._single = self._single or ProducerClient({**self._settings, "batch.num.messages": 1})
-            self._produce(self._single, letter, work)
+            self._produce(self._single, letter, attempt)
         elif is_too_large(refused) and (smaller := halved(letter)):
-            self._produce(client, smaller, work)
+            self._produce(client, smaller, attempt)
         else:
-            self._not_stored(work, refused.str() + (_WITHOUT_KEY if is_invalid(refused) else ""))
+            self._not_stored(attempt, refused.str() + (_WITHOUT_KEY if is_invalid(refused) else ""))
 
-    def _not_stored(self, work: RecordWork, reason: str) -> None:
+    def _not_stored(self, attempt: RecordAttempt, reason: str) -> None:
         self._is_refused = True
-        self._pause.refused(work, reason)
+        self._pause.refused(attempt, reason)
 
     def _warn_later(self, reason: str) -> None:
         """Log the warning in the thread that checks the topic, because finding the reason can take a while."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from headway.core.user_errors import description_of, text_of
 from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
-from headway.execution.jobs import RecordWork
+from headway.execution.jobs import RecordAttempt
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.error_causes import is_of_the_topic, is_too_large, librdkafka_error
 from headway.parallel.brought_along import history_after
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class ScheduleReports(Reports, Protocol):
     """Receives reports about records that will be retried later."""
 
-    def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
+    def not_scheduled(self, attempt: RecordAttempt, error: BaseException) -> None:
         """Report that the record can never be scheduled with the delay that its handler gave."""
 
 
@@ -44,29 +44,29 @@ class DelayedRetries:
         self._scheduler: Scheduler | None = None
         self._pause = Postponement(reports, _warn)
 
-    def send(self, work: RecordWork, error: BaseException, delay: Any) -> None:
+    def send(self, attempt: RecordAttempt, error: BaseException, delay: Any) -> None:
         """Store a record, so that it is delivered to its partition again after a delay.
 
         A header of the stored record has the history of its failed attempts.
         """
-        sending = self._thread.submit(self._send, work, error, delay)
+        sending = self._thread.submit(self._send, attempt, error, delay)
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
 
-    def _send(self, work: RecordWork, failed: BaseException, delay: Any) -> None:
-        record = work.record
+    def _send(self, attempt: RecordAttempt, failed: BaseException, delay: Any) -> None:
+        record = attempt.record
 
         def report(error: Exception | None, _: Any) -> None:
             cause = librdkafka_error(error) if isinstance(error, HeadwayError) else None
             if error is None:
-                self._reports.stored(work)
+                self._reports.stored(attempt)
             elif cause is not None and is_too_large(cause):  # the record would be too large at the next try, too
-                self._reports.not_scheduled(work, _refused(error))
+                self._reports.not_scheduled(attempt, _refused(error))
             else:
-                self._pause.refused(work, str(error))
+                self._pause.refused(attempt, str(error))
 
         if not self._pause.is_over():
-            self._pause.postpone(work)
+            self._pause.postpone(attempt)
             return
         try:
             self._scheduler = self._scheduler or Scheduler(self._config, name=self._name)
@@ -75,15 +75,15 @@ class DelayedRetries:
                 record.raw_value,
                 record.kafka_topic,
                 delay,
-                headers=[*without_history(record.headers), history_after(work, failed, self._group).header()],
+                headers=[*without_history(record.headers), history_after(attempt, failed, self._group).header()],
                 partition=record.partition,
                 on_stored=report,
             )
         except BaseException as error:  # whatever the error is, a record that cannot be stored must give back its slot
             if _is_transient(error):
-                self._pause.refused(work, str(error))
+                self._pause.refused(attempt, str(error))
             else:
-                self._reports.not_scheduled(work, _refused(error))
+                self._reports.not_scheduled(attempt, _refused(error))
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Use these credentials for all further logins."""

@@ -10,9 +10,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
+from headway.core.engine.attempt import Brought
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.pauses import Pauses
-from headway.core.engine.work import Brought
 from headway.core.levels.naming import LevelSubscription
 from headway.core.offsets.offset_map import OffsetMap, decode_with_trailer, names_a_log
 from headway.core.offsets.trailer import NOTHING_TRIED, Tried, log_mark

@@ -133,7 +133,7 @@ class HandlerOutputs:
             log.exception("The on_output callback for a record of %s raised an error.", record.topic)
 
     def _input(self, job: Job) -> ConsumerRecord | list[ConsumerRecord]:
-        return [work.record for work in job] if self._of_batches else job[0].record
+        return [attempt.record for attempt in job] if self._of_batches else job[0].record
 
 
 def _checked(returned: Any) -> list[ProducerRecord]:

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headway.core.refusal_pause import RefusalPause
-from headway.execution.jobs import RecordWork
+from headway.execution.jobs import RecordAttempt
 
 
 class Reports(Protocol):
     """Receives reports on records that were sent as dead letters or schedules."""
 
-    def stored(self, work: RecordWork) -> None:
+    def stored(self, attempt: RecordAttempt) -> None:
         """Report that Kafka has stored the record."""
 
-    def not_stored(self, work: RecordWork, again_at: float) -> None:
+    def not_stored(self, attempt: RecordAttempt, again_at: float) -> None:
         """Report that the record was not stored and must be sent again at `again_at`, by the monotonic clock."""
 
 
@@ -38,14 +38,14 @@ class Postponement:
         """Return whether the pause is over, so that records can be sent now."""
         return self._pause.allows(time.monotonic())
 
-    def postpone(self, work: RecordWork) -> None:
+    def postpone(self, attempt: RecordAttempt) -> None:
         """Report that a record was not stored and must wait until the pause is over."""
-        self._reports.not_stored(work, self._pause.again_at)
+        self._reports.not_stored(attempt, self._pause.again_at)
 
-    def refused(self, work: RecordWork, reason: str) -> None:
+    def refused(self, attempt: RecordAttempt, reason: str) -> None:
         """Report that Kafka refused a record, and begin a pause."""
         with self._lock:
             warns = self._pause.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries over time
         if warns:
             self._warn(reason)
-        self.postpone(work)
+        self.postpone(attempt)

@@ -89,7 +89,7 @@ class ResultStream(Stream[R]):
     def handed_out(self, item: _Item) -> Any:
         """Return the job's `Result`, or its `BatchResult` if the handler takes batches."""
         job, value = item
-        records = [work.record for work in job]
+        records = [attempt.record for attempt in job]
         return BatchResult(records, value) if self._in_batches else Result(records[0], value)
 
     def finished(self, item: _Item) -> None:

@@ -26,7 +26,7 @@ from headway.dead_letters import halved
 from headway.errors import AuthorizationError, DeliveryError, FencedError, KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.execution.failures import log_dead_letter, no_dead_letters
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 from headway.kafka.binding import capi
 from headway.kafka.binding.error_causes import is_fatal, is_fenced, is_out_of_place
 from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
@@ -165,10 +165,10 @@ class Transactions:
             return self._dispatch.complete_together(job, outputs)
         return self._dispatch.complete(job)
 
-    def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
+    def send(self, attempt: RecordAttempt, error: BaseException, reason: str) -> None:
         """Send the record of a failed attempt as a dead letter in the next transaction, together with its offset."""
         if self._letters:
-            self._dispatch.stored(work, (_letter(self._letters, work, error, reason),))
+            self._dispatch.stored(attempt, (_letter(self._letters, attempt, error, reason),))
 
     # Committing
 
@@ -391,16 +391,16 @@ class Transactions:
         error = DeliveryError(reason)
         if self._letters is None:
             raise no_dead_letters(job[0], error, _REASON)
-        for work in job:
-            log_dead_letter(work, error, _REASON)
-        letters = [_letter(self._letters, work, error, _REASON) for work in job]
+        for attempt in job:
+            log_dead_letter(attempt, error, _REASON)
+        letters = [_letter(self._letters, attempt, error, _REASON) for attempt in job]
         first = next(place for place, output in enumerate(outputs) if output.job is job)
         return [*outputs[:first], *letters, *(output for output in outputs[first:] if output.job is not job)]
 
 
-def _letter(topic: LetterTopic, work: RecordWork, error: BaseException, reason: str) -> HandlerOutput:
-    letter = topic.letter(work, error, reason)
-    return HandlerOutput(letter.topic, letter.value, letter.key, headers=letter.headers, job=(work,), returned=None)
+def _letter(topic: LetterTopic, attempt: RecordAttempt, error: BaseException, reason: str) -> HandlerOutput:
+    letter = topic.letter(attempt, error, reason)
+    return HandlerOutput(letter.topic, letter.value, letter.key, headers=letter.headers, job=(attempt,), returned=None)
 
 
 def _levels_of(parts: Iterable[MemberOffsets]) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headway.core.engine.work import FailedAttempts
+from headway.core.engine.attempt import FailedAttempts
 from headway.core.levels.naming import level_topic
 from headway.declarations import check_number, check_place, check_whole, shown
 from headway.errors import ConfigError
@@ -18,7 +18,7 @@ from headway.workers.worker import Worker, worker_of
 
 
 class _MadeAttempt(NamedTuple):
-    attempt: int
+    number: int
     failure: FailedAttempts | None
     level: int
     arrived: float

@@ -19,7 +19,7 @@ from headway import ConsumerRecord, Context, Producer
 from headway.core.retry import Retries
 from headway.dead_letters import PREFIX
 from headway.errors import ConfigError
-from headway.execution.jobs import RecordWork
+from headway.execution.jobs import RecordAttempt
 from headway.parallel.dead_letters import DeadLetters, LetterTopic
 from headway.records.history import Origin
 from tests.contract.conftest import Cluster
@@ -117,11 +117,11 @@ def test_a_letter_waits_with_a_warning_that_says_what_to_do_while_its_topic_is_c
     assert (letter.key(), letter.value()) == (None, b"bad")
 
 
-def failed(key: bytes | None) -> RecordWork:
-    """A work whose record has this key."""
+def failed(key: bytes | None) -> RecordAttempt:
+    """An attempt whose record has this key."""
     place = {"kafka_topic": "orders", "partition": 0, "offset": 0, "timestamp": 0}
     record = SimpleNamespace(**place, raw_key=key, raw_value=b"v", headers=(), origin=Origin("orders", 0, 0))
-    return cast(RecordWork, SimpleNamespace(record=record, attempt=1, failure=None))
+    return cast(RecordAttempt, SimpleNamespace(record=record, attempt=1, failure=None))
 
 
 class Reports:
@@ -131,11 +131,11 @@ class Reports:
         self.kept = list[str]()
         self.refused = list[str]()
 
-    def stored(self, work: RecordWork) -> None:
-        self.kept.append(str(work.record.raw_key))
+    def stored(self, attempt: RecordAttempt) -> None:
+        self.kept.append(str(attempt.record.raw_key))
 
-    def not_stored(self, work: RecordWork, again_at: float) -> None:
-        self.refused.append(str(work.record.raw_key))
+    def not_stored(self, attempt: RecordAttempt, again_at: float) -> None:
+        self.refused.append(str(attempt.record.raw_key))
 
 
 @pytest.mark.kafka
@@ -143,8 +143,8 @@ def test_a_letter_that_its_topic_refuses_for_what_it_is_takes_none_along(kafka_c
     dead, reports = topic_of(kafka_cluster, 1, cleanup_policy="compact"), Reports()
     letters = DeadLetters(LetterTopic(dead, kafka_cluster.config({}), "billing"), reports)
     try:
-        for work in (failed(key) for key in (b"a", b"b", None, b"c")):
-            letters.send(work, ValueError("never"), "attempt 1 of 1 failed")
+        for attempt in (failed(key) for key in (b"a", b"b", None, b"c")):
+            letters.send(attempt, ValueError("never"), "attempt 1 of 1 failed")
         wait_for(lambda: len(reports.kept) + len(reports.refused) == 4)
     finally:
         letters.close(10)

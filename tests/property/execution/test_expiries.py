@@ -8,9 +8,9 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.core.engine.attempt import Brought
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.work import Brought
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
 from headway.errors import ExpiredError
@@ -37,13 +37,13 @@ class Store:
         self.letters: list[tuple[int, bool]] = []
         self._dispatch, self._refusals = dispatch, refusals
 
-    def send(self, work: Any, error: BaseException, reason: str) -> None:
+    def send(self, attempt: Any, error: BaseException, reason: str) -> None:
         if self._refusals:
             self._refusals -= 1
-            self._dispatch.not_stored(work, time.monotonic())
+            self._dispatch.not_stored(attempt, time.monotonic())
             return
-        self.letters.append((work.offset, isinstance(error, ExpiredError)))
-        self._dispatch.stored(work, (b"letter",))
+        self.letters.append((attempt.offset, isinstance(error, ExpiredError)))
+        self._dispatch.stored(attempt, (b"letter",))
 
 
 RECORDS = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(-2, 12))), min_size=1, max_size=40)
@@ -74,7 +74,7 @@ def test_what_expired_is_never_started_and_everything_is_done_once(
     ends = {each: clock + end for each, (_, end) in zip(came, records, strict=True) if end is not None}
 
     def start(jobs: Sequence[Any]) -> None:
-        assert all(ends.get(work.record, clock + 1) > clock for job in jobs for work in job)
+        assert all(ends.get(attempt.record, clock + 1) > clock for job in jobs for attempt in job)
         running.extend(jobs)
 
     with patch("time.monotonic", lambda: clock):
@@ -93,7 +93,7 @@ def test_what_expired_is_never_started_and_everything_is_done_once(
                 continue
             job = running.pop(data.draw(st.integers(0, len(running) - 1)))
             fails = data.draw(st.integers(0, 3)) == 3
-            done += [] if fails else [work.offset for work in job]
+            done += [] if fails else [attempt.offset for attempt in job]
             if following := dispatch.complete(job, OSError("no") if fails else None):
                 start([following])
             clock += data.draw(st.sampled_from([0.0, 0.5, 1.0, 3.0]))

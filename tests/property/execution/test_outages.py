@@ -38,9 +38,9 @@ class Store:
         self.letters: list[int] = []
         self._dispatch = dispatch
 
-    def send(self, work: Any, error: BaseException, reason: str) -> None:
-        self.letters.append(work.offset)
-        self._dispatch.stored(work)
+    def send(self, attempt: Any, error: BaseException, reason: str) -> None:
+        self.letters.append(attempt.offset)
+        self._dispatch.stored(attempt)
 
 
 class Run:
@@ -74,7 +74,7 @@ class Run:
 
     def end(self, index: int, error: BaseException | None) -> None:
         job = self.running.pop(index)
-        self.done += [] if error else [work.offset for work in job]
+        self.done += [] if error else [attempt.offset for attempt in job]
         if following := self.dispatch.complete(job, error):
             self._start([following])
 
@@ -159,7 +159,7 @@ def test_records_that_always_fail_keep_no_healthy_record_waiting_after_an_outage
         for _ in range(60):
             run.feed()
             while run.running:
-                fails = is_down or any(work.offset in bad for work in run.running[0])
+                fails = is_down or any(attempt.offset in bad for attempt in run.running[0])
                 run.end(0, OSError("no record succeeds, or one of the batch never does") if fails else None)
             is_down &= run.now < 110.0
     run.close()

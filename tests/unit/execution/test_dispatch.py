@@ -25,8 +25,8 @@ def test_a_retry_that_is_due_and_waits_for_the_rate_is_looked_at_when_that_allow
     dispatch.begin(ExecutorStub(started.extend))
     engine.receive(ORDERS, [SimpleNamespace(offset=0, raw_key=b"k")], time.monotonic())
     dispatch.feed()
-    [[work]] = started
-    assert dispatch.complete((work,), OSError()) is None  # the next may start in two seconds
+    [[attempt]] = started
+    assert dispatch.complete((attempt,), OSError()) is None  # the next may start in two seconds
     now = time.monotonic()
     looks = dispatch.next_change(now)
     assert looks is not None

@@ -101,8 +101,8 @@ def test_attempts_that_fail_in_a_dispatch_are_all_told_when_it_ends(lines: list[
     engine.receive(place, records, time.monotonic())
     dispatch.feed()
     for _ in range(200):
-        [work] = started.pop(0)
-        if job := dispatch.complete((work,), OddError()):
+        [attempt] = started.pop(0)
+        if job := dispatch.complete((attempt,), OddError()):
             started.append(job)
     dispatch.abandon()
     assert len(list(lines)) <= 12

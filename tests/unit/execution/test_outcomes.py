@@ -20,7 +20,7 @@ from headway.execution.gates.circuit_gate import CircuitGate
 from headway.execution.gates.expiry_gate import ExpiryGate
 from headway.execution.gates.queue_times import QueueTimes
 from headway.execution.gates.start_rate import StartRate
-from headway.execution.jobs import RecordWork
+from headway.execution.jobs import RecordAttempt
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 from tests.executor_stub import ExecutorStub
@@ -36,17 +36,17 @@ class Store:
     """A store of dead letters and later retries that keeps them."""
 
     def __init__(self) -> None:
-        self.kept: list[RecordWork] = []
+        self.kept: list[RecordAttempt] = []
 
-    def send(self, work: RecordWork, *_: Any) -> None:
-        self.kept.append(work)
+    def send(self, attempt: RecordAttempt, *_: Any) -> None:
+        self.kept.append(attempt)
 
 
 class World:
     """A dispatch with each gate there is, and records of as many keys and tenants."""
 
     def __init__(self, records: int = 4) -> None:
-        self.now, self.wake, self.running = 1000.0, Wakeup(), list[RecordWork]()
+        self.now, self.wake, self.running = 1000.0, Wakeup(), list[RecordAttempt]()
         self.engine = Engine[Any](Ordering.KEY, tenants={})
         self.rate, self.circuit = StartRate(200.0), CircuitGate(CircuitBreaker(least=2, failing=1.0, window=1000.0))
         gates = [self.circuit, self.rate, QueueTimes(WAITED - 1)]
@@ -64,7 +64,7 @@ class World:
         self.dispatch.feed()
 
     def _start(self, jobs: Any) -> None:
-        self.running += [work for [work] in jobs]
+        self.running += [attempt for [attempt] in jobs]
 
     def close(self) -> None:
         self.patched.stop()
@@ -72,32 +72,32 @@ class World:
 
     def end(self, offset: int, outcome: "Outcome") -> None:
         """Let an attempt that took some seconds end."""
-        [work] = [work for work in self.running if work.offset == offset]
-        self.running.remove(work)
-        if following := outcome(self.dispatch, work):
+        [attempt] = [attempt for attempt in self.running if attempt.offset == offset]
+        self.running.remove(attempt)
+        if following := outcome(self.dispatch, attempt):
             self._start([following])
 
-    def next_attempt(self, offset: int) -> RecordWork | None:
+    def next_attempt(self, offset: int) -> RecordAttempt | None:
         """The record's next attempt, which begins once its time has come; None if it is at its end."""
         self.now += BACKOFF + 1
         self.dispatch.feed()
-        return next((work for work in self.running if work.offset == offset), None)
+        return next((attempt for attempt in self.running if attempt.offset == offset), None)
 
 
-Outcome = Callable[[Dispatch, RecordWork], Any]
+Outcome = Callable[[Dispatch, RecordAttempt], Any]
 
 
 def raises(error: BaseException) -> Outcome:
-    return lambda dispatch, work: dispatch.complete((work,), error)
+    return lambda dispatch, attempt: dispatch.complete((attempt,), error)
 
 
-def returns(dispatch: Dispatch, work: RecordWork) -> Any:
-    return dispatch.complete((work,))
+def returns(dispatch: Dispatch, attempt: RecordAttempt) -> Any:
+    return dispatch.complete((attempt,))
 
 
-def is_given_back(dispatch: Dispatch, work: RecordWork) -> None:
-    work.started = time.monotonic()
-    dispatch.untried(work)
+def is_given_back(dispatch: Dispatch, attempt: RecordAttempt) -> None:
+    attempt.started = time.monotonic()
+    dispatch.untried(attempt)
 
 
 class Cells(NamedTuple):
@@ -138,7 +138,7 @@ class TestCells:
     def test_attempts(self, world: World, outcome: Outcome, cells: Cells) -> None:
         world.end(0, outcome)
         following = world.next_attempt(0)
-        assert (None if following is None else following.attempt - following.untried - 1) == cells.attempts
+        assert (None if following is None else following.number - following.untried - 1) == cells.attempts
 
     def test_circuit_counts_failures(self, world: World, outcome: Outcome, cells: Cells) -> None:
         for offset in range(2):
@@ -158,16 +158,16 @@ class TestCells:
         for _ in range(3):  # as many good ones close it
             world.now += 100
             world.dispatch.feed()
-            for work in world.running[:1]:
-                world.end(work.offset, outcome)
+            for attempt in world.running[:1]:
+                world.end(attempt.offset, outcome)
         assert world.circuit.is_open == (cells.circuit != GOOD)
 
     def test_tenant(self, world: World, outcome: Outcome, cells: Cells) -> None:
         world.now += TOOK
         world.end(0, outcome)
         for store in (world.letters, world.schedules):  # the record holds its slot until then
-            for work in store.kept:
-                world.dispatch.stored(work)
+            for attempt in store.kept:
+                world.dispatch.stored(attempt)
         assert world.dispatch.metrics().busiest_tenants["0"] == pytest.approx(cells.tenant, abs=1e-5)
 
     def test_rate(self, world: World, outcome: Outcome, cells: Cells) -> None:
@@ -186,8 +186,8 @@ class TestCells:
     def test_expiry(self, world: World, outcome: Outcome, cells: Cells) -> None:
         """A record that expires before its next attempt waits for that no longer; what has not begun starts at once."""
         world.dispatch.add(ExpiryGate())
-        [work] = [work for work in world.running if work.offset == 0]
-        work.not_after = world.now + 1.0
+        [attempt] = [attempt for attempt in world.running if attempt.offset == 0]
+        attempt.not_after = world.now + 1.0
         world.end(0, outcome)
         world.now += 1.5
         world.dispatch.feed()
@@ -211,9 +211,9 @@ def test_deaths_end_a_record_though_the_circuit_is_open(world: World) -> None:
     for deaths in range(1, MOST + 1):
         world.end(0, raises(died("ended", deaths, alone=True)))
         if deaths < MOST:
-            world.running[:] = [work for work in world.running if work.offset == 0]
+            world.running[:] = [attempt for attempt in world.running if attempt.offset == 0]
             while not (following := world.next_attempt(0)):
-                for work in list(world.running):
-                    world.end(work.offset, raises(OSError()))
-            assert following.attempt - following.untried == deaths + 1
-    assert [work.offset for work in world.letters.kept] == [0]
+                for attempt in list(world.running):
+                    world.end(attempt.offset, raises(OSError()))
+            assert following.number - following.untried == deaths + 1
+    assert [attempt.offset for attempt in world.letters.kept] == [0]

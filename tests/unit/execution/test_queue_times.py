@@ -16,8 +16,8 @@ from headway.records.record_types import TopicPartition
 def start(times: QueueTimes, topic: str, waited: list[float], now: float, *, failed: bool = False) -> None:
     failure = object() if failed else None
     partition = TopicPartition(topic, partition=0)
-    works: Any = [SimpleNamespace(arrived=now - each, partition=partition, failure=failure) for each in waited]
-    times.started(works, 1, now)
+    attempts: Any = [SimpleNamespace(arrived=now - each, partition=partition, failure=failure) for each in waited]
+    times.started(attempts, 1, now)
 
 
 def logged(caplog: pytest.LogCaptureFixture, times: QueueTimes, now: float, *, at_end: bool = False) -> list[str]:

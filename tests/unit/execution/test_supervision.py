@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.core.engine.attempt import Attempt
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.suspects import RecordId, RunningAttempt, Suspect
-from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
 from headway.errors import BatchError, ProcessDiedError
 from headway.execution.dispatch import Dispatch
 from headway.execution.gates import supervision as supervising
 from headway.execution.gates.supervision import Supervision
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 from headway.execution.running_table import RunningTable, make_table_file, read_table
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
@@ -36,10 +36,10 @@ class Letters:
     """Keeps dead letters, and lets a test say what became of them."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[RecordWork, BaseException, str]] = []
+        self.sent: list[tuple[RecordAttempt, BaseException, str]] = []
 
-    def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        self.sent.append((work, error, reason))
+    def send(self, attempt: RecordAttempt, error: BaseException, reason: str) -> None:
+        self.sent.append((attempt, error, reason))
 
 
 class World:
@@ -55,7 +55,7 @@ class World:
         retries = retries or Retries(fixed_backoff(0.0))
         self.dispatch = Dispatch(self.engine, retries, slots, self.wake, [self.supervision])
         self.letters = Letters()
-        self.started: list[RecordWork] = []
+        self.started: list[RecordAttempt] = []
         self.dispatch.begin(ExecutorStub(self._start), letters=self.letters, is_supervised=True)
 
     def call(self, job: Job) -> Any:
@@ -66,7 +66,7 @@ class World:
         self.commits += 1
 
     def _start(self, jobs: Any) -> None:
-        self.started += [work for [work] in jobs]
+        self.started += [attempt for [attempt] in jobs]
 
     def take(self, job: Job | None) -> None:
         if job:
@@ -89,21 +89,21 @@ class World:
 
     def call_and_fail(self, offset: int) -> ProcessDiedError:
         """Run one whose call does not reach the handler."""
-        work = self._leave(offset)
+        attempt = self._leave(offset)
         with pytest.raises(ProcessDiedError) as raised:
-            self.call([work])
-        self.take(self.dispatch.complete((work,), raised.value))
+            self.call([attempt])
+        self.take(self.dispatch.complete((attempt,), raised.value))
         self.dispatch.feed()
         return raised.value
 
-    def _leave(self, offset: int) -> RecordWork:
-        [work] = [work for work in self.started if work.offset == offset]
-        self.started.remove(work)
-        return work
+    def _leave(self, offset: int) -> RecordAttempt:
+        [attempt] = [attempt for attempt in self.started if attempt.offset == offset]
+        self.started.remove(attempt)
+        return attempt
 
     @property
     def runs(self) -> list[int]:
-        return sorted(work.offset for work in self.started)
+        return sorted(attempt.offset for attempt in self.started)
 
     @property
     def noted(self) -> list[int]:
@@ -144,18 +144,18 @@ def test_what_runs_is_in_the_table_and_what_has_ended_is_not(make_world: Make) -
     assert world.noted == []
 
 
-def work_at(offset: int) -> RecordWork:
+def attempt_at(offset: int) -> RecordAttempt:
     assignment: Any = SimpleNamespace(partition=ORDERS)
-    return Work(record(offset), offset, 100, None, assignment, 0.0, offset)
+    return Attempt(record(offset), offset, 100, None, assignment, 0.0, offset)
 
 
 def run_until_killed() -> None:
     """Note five records, one more than there is room for, and die."""
     table = RunningTable(int(sys.argv[1]), 3)
     for offset in range(5):
-        table.enter(work := work_at(offset))
+        table.enter(attempt := attempt_at(offset))
         if offset == 0:
-            table.leave(work)
+            table.leave(attempt)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -189,7 +189,7 @@ def test_a_suspects_attempt_fails_without_a_call_and_the_next_runs_alone(make_wo
     world.done(2)
     assert world.runs == world.noted == [1]
     [suspect] = world.started
-    assert suspect.attempt == 2
+    assert suspect.number == 2
     assert world.call([suspect]) == 1
     world.come(4, 5)
     assert world.runs == [1]
@@ -203,9 +203,9 @@ def test_one_that_has_run_alone_is_no_suspect_at_its_next_attempt(make_world: Ma
     world.suspect(0)
     world.come(0)
     world.call_and_fail(0)
-    [work] = world.started
+    [attempt] = world.started
     world.started.clear()
-    world.take(world.dispatch.complete((work,), ValueError()))
+    world.take(world.dispatch.complete((attempt,), ValueError()))
     world.come(1, 2)
     assert world.runs == [0, 1, 2]
 
@@ -217,19 +217,19 @@ def test_the_letter_of_one_that_kills_tells_when_it_first_did_and_is_made_again_
     world.suspect(0, attempts=3, alone=True)
     world.come(0, 1)
     world.call_and_fail(0)
-    [(work, _, reason)] = world.letters.sent
-    assert (work.attempt, reason) == (3, "attempt 3 of 3 failed")
-    assert work.failure is not None
-    assert work.failure.first_at == pytest.approx(time.monotonic() - 100, abs=5)
+    [(attempt, _, reason)] = world.letters.sent
+    assert (attempt.number, reason) == (3, "attempt 3 of 3 failed")
+    assert attempt.failure is not None
+    assert attempt.failure.first_at == pytest.approx(time.monotonic() - 100, abs=5)
     assert world.runs == [1]
 
     world.letters.sent.clear()
-    world.dispatch.not_stored(work, time.monotonic())  # Kafka refuses it
+    world.dispatch.not_stored(attempt, time.monotonic())  # Kafka refuses it
     world.dispatch.feed()
-    [(work, _, reason)] = world.letters.sent
-    assert (work.attempt, reason, world.runs) == (3, "attempt 3 of 3 failed", [1])
+    [(attempt, _, reason)] = world.letters.sent
+    assert (attempt.number, reason, world.runs) == (3, "attempt 3 of 3 failed", [1])
     assert world.commits == 0
-    world.dispatch.stored(work)
+    world.dispatch.stored(attempt)
     assert world.commits == 1
 
 
@@ -238,7 +238,7 @@ def test_a_suspect_is_known_by_its_time_too_as_topics_are_made_anew(make_world: 
     world.suspect(0, attempts=3, alone=True, timestamp=6)
     world.come(0, 1)
     assert world.runs == world.noted == [0, 1]
-    assert [world.call([work]) for work in world.started] == [0, 1]
+    assert [world.call([attempt]) for attempt in world.started] == [0, 1]
 
 
 @pytest.mark.parametrize("ends", ["ending", "revoked", "late"])
@@ -312,19 +312,19 @@ class BatchWorld(World):
 
     def call(self, job: Job) -> list[int]:
         self.supervision.fail_as_before(job)
-        return [work.offset for work in job]
+        return [attempt.offset for attempt in job]
 
     def run_next(self) -> None:
         """Run the first job that was started, unless its call fails as before."""
         job = self.jobs.pop(0)
-        assert self.suspected or {work.offset for work in job} <= set(self.noted)
+        assert self.suspected or {attempt.offset for attempt in job} <= set(self.noted)
         try:
             self.calls.append(self.call(job))
         except (BatchError, ProcessDiedError) as error:
             errors = error.failures if isinstance(error, BatchError) else {0: error}
             self.take(self.dispatch.complete_each((), [(job[i], each) for i, each in errors.items()]))
         else:
-            self.take(self.dispatch.complete_each([(work, ()) for work in job], ()))
+            self.take(self.dispatch.complete_each([(attempt, ()) for attempt in job], ()))
         self.dispatch.feed()
 
     def run_all(self) -> list[list[int]]:
@@ -378,7 +378,7 @@ def test_whatever_is_suspect_each_record_is_called_for_once_and_suspects_alone(
 
 def test_an_interrupted_row_does_not_count() -> None:
     descriptor = make_table_file()
-    RunningTable(descriptor, 1).enter(work_at(4))
+    RunningTable(descriptor, 1).enter(attempt_at(4))
     os.pwrite(descriptor, b"\0", 0)  # as while it is written
     assert read_table(descriptor) == []
     os.close(descriptor)

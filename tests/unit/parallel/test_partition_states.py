@@ -116,8 +116,8 @@ class World:
 
     def finish_all(self) -> None:
         with self.dispatch.lock:
-            for work in self.engine.take(99, 0.0):
-                self.engine.finish(work, 0.0)
+            for attempt in self.engine.take(99, 0.0):
+                self.engine.finish(attempt, 0.0)
         self.fetch()
 
     # A partition in each state, in which `act` is called
@@ -240,7 +240,7 @@ def test_what_the_engine_is_told_of_a_partition_that_it_does_not_have_is_no_even
 
 def started(world: World) -> list[int]:
     with world.dispatch.lock:
-        return [work.offset for work in world.engine.take(99, 0.0)]
+        return [attempt.offset for attempt in world.engine.take(99, 0.0)]
 
 
 def test_records_that_come_with_the_start_of_a_paused_partition_wait_until_it_is_resumed(world: World) -> None:

@@ -1,4 +1,1 @@
-"""The engine of parallel processing: receives records and outcomes, and returns attempts to run and commits to make.
-
-In this package, a `work` is one attempt at a record.
-"""
+"""The engine of parallel processing: receives records and outcomes, and returns attempts to run and commits to make."""

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from headway.core.engine.attempt import Attempt, FailedAttempts
 from headway.core.engine.lanes import Lanes
 from headway.core.engine.partition_states import PartitionEvent, PartitionState, after
-from headway.core.engine.work import FailedAttempts, Work
 from headway.core.offsets.offset_map import LEAST_WINDOW, MAX_CHARACTERS, Commit, OffsetMap, commit_of, pressure
 from headway.core.offsets.progress import Progress
 from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, Tried
@@ -97,7 +97,7 @@ class Assignment(Generic[R]):
         self.saved = 0  # the value of `finished` in the last successful commit
         self.outputs: list[OutputSet] = []  # outputs that are not committed yet
         self.pressed = False  # whether the offset map was near its limit when it was last measured
-        self.held: list[Work[R]] | None = None  # the heads of the lanes while the partition is held; otherwise None
+        self.held: list[Attempt[R]] | None = None  # the heads of the lanes while the partition is held; otherwise None
         self._known_end = committed.end
         self.limit_map(map_limit)
 
@@ -122,30 +122,30 @@ class Assignment(Generic[R]):
         # this many incomplete offsets make at most twice as many runs, which fit in `size`
         self._few = max(0, size - 1) // 8
 
-    def finish(self, work: Work[R], outputs: Sequence[Any], size: int) -> None:
+    def finish(self, attempt: Attempt[R], outputs: Sequence[Any], size: int) -> None:
         """Mark an attempt's record as done.
 
         The outputs take `size` bytes; until they are committed, the record stays in memory.
         """
-        self.progress.complete(work.offset)
+        self.progress.complete(attempt.offset)
         self.finished += 1
         if outputs:
-            self.outputs.append(((work.offset,), size + work.size, outputs))
+            self.outputs.append(((attempt.offset,), size + attempt.size, outputs))
             self.bytes += size
-            self.of_outputs += size + work.size
+            self.of_outputs += size + attempt.size
         else:
-            self.bytes -= work.size
+            self.bytes -= attempt.size
 
-    def finish_together(self, works: Sequence[Work[R]], outputs: Sequence[Any], size: int) -> int:
+    def finish_together(self, attempts: Sequence[Attempt[R]], outputs: Sequence[Any], size: int) -> int:
         """Mark the records of a batch as done. The outputs of the batch take `size` bytes.
 
         Returns the total size of the outputs and the records.
         """
-        offsets = [work.offset for work in works]
+        offsets = [attempt.offset for attempt in attempts]
         for offset in offsets:
             self.progress.complete(offset)
-        self.finished += len(works)
-        kept = size + sum(work.size for work in works)
+        self.finished += len(attempts)
+        kept = size + sum(attempt.size for attempt in attempts)
         self.outputs.append((offsets, kept, outputs))
         self.bytes += size
         self.of_outputs += kept
@@ -156,20 +156,20 @@ class Assignment(Generic[R]):
         self.tried[offset] = Tried(failure.attempts, failure.untried)
         self.finished += 1
 
-    def recall(self, works: Sequence[Work[R]], now: float) -> None:
+    def recall(self, attempts: Sequence[Attempt[R]], now: float) -> None:
         """Add to received records the failed attempts that an earlier owner of the partition committed."""
-        end = works[-1].offset + 1
-        for work in works:
-            tried = self.earlier.get(work.offset)
+        end = attempts[-1].offset + 1
+        for attempt in attempts:
+            tried = self.earlier.get(attempt.offset)
             if tried is None:
                 continue
-            self.tried[work.offset] = tried
-            if work.failure is None:
+            self.tried[attempt.offset] = tried
+            if attempt.failure is None:
                 error = EarlierAttemptError("headway.EarlierAttemptError", _NOT_KEPT)
-                work.failure = FailedAttempts(error, now, now, tried.attempts, tried.untried, error)
+                attempt.failure = FailedAttempts(error, now, now, tried.attempts, tried.untried, error)
             # the headers count only the attempts before the last `RetryLater`
-            elif work.failure.attempts < tried.attempts:
-                work.failure = work.failure._replace(attempts=tried.attempts, untried=tried.untried)
+            elif attempt.failure.attempts < tried.attempts:
+                attempt.failure = attempt.failure._replace(attempts=tried.attempts, untried=tried.untried)
         self.earlier = {offset: tried for offset, tried in self.earlier.items() if offset >= end}
 
     def all_tried(self) -> Mapping[int, Tried]:

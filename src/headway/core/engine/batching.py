@@ -12,8 +12,8 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
+from headway.core.engine.attempt import Attempt
 from headway.core.engine.lanes import ALONE
-from headway.core.engine.work import Work
 
 R = TypeVar("R")
 
@@ -29,29 +29,29 @@ class Batching(Generic[R]):
         self._size = size  # the number of records at which a batch is full
         self._linger = linger
         self._of_one_partition = of_one_partition
-        self._waiting: dict[Hashable, list[Work[R]]] = {}
+        self._waiting: dict[Hashable, list[Attempt[R]]] = {}
         self._counts: dict[Hashable, int] = {}
 
-    def until(self, head: Work[R]) -> float:
+    def until(self, head: Attempt[R]) -> float:
         """Return the time until which a head waits for its batch; 0 if it must not wait."""
         return 0.0 if head.failure else head.arrived + self._linger
 
-    def wait(self, head: Work[R]) -> list[Work[R]]:
+    def wait(self, head: Attempt[R]) -> list[Attempt[R]]:
         """Make a head wait. If its batch is full now, remove and return all heads that waited for this batch."""
         group = self._group(head)
         self._waiting.setdefault(group, []).append(head)
         self._counts[group] = self._counts.get(group, 0) + self._length(head)
         return self._take_if_full(group)
 
-    def join(self, work: Work[R]) -> list[Work[R]]:
+    def join(self, attempt: Attempt[R]) -> list[Attempt[R]]:
         """Count a record that is behind others in its lane. If the batch is full now, remove and return the head."""
-        group = self._group(work)
+        group = self._group(attempt)
         if group not in self._waiting:
             return []
         self._counts[group] += 1
         return self._take_if_full(group)
 
-    def leave(self, head: Work[R]) -> None:
+    def leave(self, head: Attempt[R]) -> None:
         """Remove a head that must not wait any longer. Does nothing if the head does not wait for a batch."""
         group = self._group(head)
         waiting = self._waiting.get(group, [])
@@ -61,7 +61,7 @@ class Batching(Generic[R]):
             if not waiting:
                 self._forget(group)
 
-    def take_all(self) -> list[Work[R]]:
+    def take_all(self) -> list[Attempt[R]]:
         """Remove and return all waiting heads."""
         waiting = [head for heads in self._waiting.values() for head in heads]
         self._waiting.clear()
@@ -74,20 +74,20 @@ class Batching(Generic[R]):
             for head in [head for head in heads if head.assignment is assignment]:
                 self.leave(head)
 
-    def _length(self, head: Work[R]) -> int:
-        length, work = 1, head
-        while length < self._size and work.next:
-            length, work = length + 1, work.next
+    def _length(self, head: Attempt[R]) -> int:
+        length, attempt = 1, head
+        while length < self._size and attempt.next:
+            length, attempt = length + 1, attempt.next
         return length
 
-    def _take_if_full(self, group: Hashable) -> list[Work[R]]:
+    def _take_if_full(self, group: Hashable) -> list[Attempt[R]]:
         return self._forget(group) if self._counts[group] >= self._size else []
 
-    def _forget(self, group: Hashable) -> list[Work[R]]:
+    def _forget(self, group: Hashable) -> list[Attempt[R]]:
         del self._counts[group]
         return self._waiting.pop(group)
 
-    def _group(self, work: Work[R]) -> Hashable:
-        if work.lane is not ALONE:
-            return work.assignment, work.lane
-        return work.assignment if self._of_one_partition else work.level
+    def _group(self, attempt: Attempt[R]) -> Hashable:
+        if attempt.lane is not ALONE:
+            return attempt.assignment, attempt.lane
+        return attempt.assignment if self._of_one_partition else attempt.level

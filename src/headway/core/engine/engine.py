@@ -3,7 +3,7 @@
 The engine is a state machine without a clock. Time is an argument, effects are return values, and `next_wake` returns
 when the driver must call again. The driver fetches as many records as `demand` returns, but none from the partitions in
 `paused`. The driver runs the attempts that `take` returns, reports the end of each attempt, and commits what `tick`
-returns. In the code, a `work` is one attempt at a record.
+returns.
 
 Invariants:
 - At most one attempt, or one batch, of each lane is running. The attempt is for the first record of the lane that is
@@ -23,6 +23,8 @@ from typing import Any, Generic, TypeVar
 
 from headway.core.engine import commit_tick
 from headway.core.engine.assignment import Assignment
+from headway.core.engine.attempt import NOTHING_BROUGHT, Attempt, Brought, TenantAttempt
+from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.backpressure import Backpressure
 from headway.core.engine.batching import Batching
 from headway.core.engine.lanes import ALONE, Ordering
@@ -33,16 +35,14 @@ from headway.core.engine.ready_queue import ReadyQueue, TenantQueue
 from headway.core.engine.slot_policies import FairSlots, SlotPolicy
 from headway.core.engine.tenants import Tenants, Usage
 from headway.core.engine.waiting_heads import WaitingHeads
-from headway.core.engine.work import NOTHING_BROUGHT, Brought, TenantWork, Work
-from headway.core.engine.work_states import WorkState
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, encode
 from headway.core.offsets.trailer import NOTHING_TRIED, Tried
 from headway.core.retry import Again, Verdict
 from headway.records.record_types import TopicPartition
 
 _LEAVING, _GONE = PartitionState.LEAVING, PartitionState.GONE
-_RUNNING, _STALE, _DROPPED = WorkState.RUNNING, WorkState.STALE, WorkState.DROPPED
-_DONE, _REPLACED = WorkState.DONE, WorkState.REPLACED
+_RUNNING, _STALE, _DROPPED = AttemptState.RUNNING, AttemptState.STALE, AttemptState.DROPPED
+_DONE, _REPLACED = AttemptState.DONE, AttemptState.REPLACED
 
 R = TypeVar("R")
 
@@ -188,18 +188,18 @@ class Engine(Generic[R]):
         """Return the partitions that are held."""
         return {partition for partition, each in self._assignments.items() if each.held is not None}
 
-    def give_up(self, works: Iterable[Work[R]]) -> None:
+    def give_up(self, attempts: Iterable[Attempt[R]]) -> None:
         """Mark the given attempts as stale if they are running, so that their reports only free their slots."""
-        for work in works:
-            if work.state is _RUNNING:
-                work.state = _STALE
+        for attempt in attempts:
+            if attempt.state is _RUNNING:
+                attempt.state = _STALE
 
     def _drop(self, assignment: Assignment[R]) -> None:
         assignment.end()
         self._forget_waiting(assignment)
         self._backpressure.end(assignment)
 
-    def _forget_waiting(self, assignment: Assignment[R]) -> list[Work[R]]:
+    def _forget_waiting(self, assignment: Assignment[R]) -> list[Attempt[R]]:
         """Remove and return the lane heads of an assignment that wait for a slot or for a time."""
         return self._entrances[assignment.level].drop(assignment) + self._waiting.drop(assignment)
 
@@ -290,35 +290,45 @@ class Engine(Generic[R]):
     ) -> None:
         sizes = list(map(self._size_of, records))
         lanes = self._ordering.lanes_of(records)
-        works: list[Work[R]]
+        attempts: list[Attempt[R]]
         if self._tenants:
-            works = list(
-                map(TenantWork, records, offsets, sizes, lanes, repeat(assignment), repeat(now), self._orders, tenants)
+            attempts = list(
+                map(
+                    TenantAttempt,
+                    records,
+                    offsets,
+                    sizes,
+                    lanes,
+                    repeat(assignment),
+                    repeat(now),
+                    self._orders,
+                    tenants,
+                )
             )
         else:
-            works = list(map(Work, records, offsets, sizes, lanes, repeat(assignment), repeat(now), self._orders))
+            attempts = list(map(Attempt, records, offsets, sizes, lanes, repeat(assignment), repeat(now), self._orders))
         size = sum(sizes)
         if brought:
-            for work in works:
-                if along := brought.get(work.record):
-                    work.failure, work.not_after, more = along
-                    work.size += more
+            for attempt in attempts:
+                if along := brought.get(attempt.record):
+                    attempt.failure, attempt.not_after, more = along
+                    attempt.size += more
                     size += more
         assignment.bytes += size
         self._budgets[assignment.level].fill(size, len(sizes))
         has_failed = bool(assignment.earlier)
         if has_failed:
-            assignment.recall(works, now)
+            assignment.recall(attempts, now)
         if assignment.held is not None:
-            assignment.held += assignment.lanes.extend(works)
+            assignment.held += assignment.lanes.extend(attempts)
             return
         if self._waiting.batching:
-            self._waiting.take_in(assignment.lanes.extend(works), works, now)
+            self._waiting.take_in(assignment.lanes.extend(attempts), attempts, now)
             return
         if not brought and not has_failed:
-            self._entrances[assignment.level].arrive(assignment.lanes.extend(works))
+            self._entrances[assignment.level].arrive(assignment.lanes.extend(attempts))
             return
-        for head in assignment.lanes.extend(works):
+        for head in assignment.lanes.extend(attempts):
             self._waiting.place(head, now)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
@@ -351,13 +361,13 @@ class Engine(Generic[R]):
         """
         self._next_slots.slot_count = slot_count
 
-    def take(self, limit: int, now: float) -> list[Work[R]]:
+    def take(self, limit: int, now: float) -> list[Attempt[R]]:
         """Start up to `limit` attempts, each on the level that the policy picks, and return them."""
         if self._waiting.entries:
             self._waiting.release_due(now)
         return self._next_slots.take(limit, now)
 
-    def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
+    def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Attempt[R]]:
         """Start a batch, and return its attempts. The list is empty if no record is ready.
 
         The records of a batch are the first of one lane, or records without a lane. The records without a lane are all
@@ -369,67 +379,69 @@ class Engine(Generic[R]):
 
     # Outcomes
 
-    def finish(self, work: Work[R], now: float, outputs: Sequence[Any] = ()) -> bool:
+    def finish(self, attempt: Attempt[R], now: float, outputs: Sequence[Any] = ()) -> bool:
         """Mark an attempt's record as done. The next tick commits its offset together with the `outputs`.
 
         If the record becomes a dead letter, the dead letter must be stored before this call. Returns True if the record
         was marked as done. Returns False, and only frees the slot, if the attempt is stale or was reported before, or
         if its partition is no longer assigned.
         """
-        assignment = work.assignment
-        if work.state is _RUNNING and assignment.state is not _GONE:
+        assignment = attempt.assignment
+        if attempt.state is _RUNNING and assignment.state is not _GONE:
             size = sum(map(self._size_of_output, outputs)) if outputs else 0
-            assignment.finish(work, outputs, size)
+            assignment.finish(attempt, outputs, size)
             if outputs:
-                self._backpressure.take_outputs(assignment.level, size, size + work.size)
+                self._backpressure.take_outputs(assignment.level, size, size + attempt.size)
             else:
-                self._budgets[assignment.level].used -= work.size
-            self._leave_lane(work, (), now)
+                self._budgets[assignment.level].used -= attempt.size
+            self._leave_lane(attempt, (), now)
             return True
-        return self._report_late(work, now)
+        return self._report_late(attempt, now)
 
-    def finish_together(self, works: Sequence[Work[R]], now: float, outputs: Sequence[Any]) -> bool:
+    def finish_together(self, attempts: Sequence[Attempt[R]], now: float, outputs: Sequence[Any]) -> bool:
         """Mark the records of a batch of one partition as done, like `finish`.
 
         A tick contains either all offsets and outputs of the batch, or none of them.
         """
-        assignment = works[0].assignment
-        if works[0].state is not _RUNNING or assignment.state is _GONE:
-            for work in works:
-                self._report_late(work, now)
+        assignment = attempts[0].assignment
+        if attempts[0].state is not _RUNNING or assignment.state is _GONE:
+            for attempt in attempts:
+                self._report_late(attempt, now)
             return False
         size = sum(map(self._size_of_output, outputs))
-        kept = assignment.finish_together(works, outputs, size)
+        kept = assignment.finish_together(attempts, outputs, size)
         self._backpressure.take_outputs(assignment.level, size, kept)
-        for work in works:
-            self._leave_lane(work, (), now)
+        for attempt in attempts:
+            self._leave_lane(attempt, (), now)
         return True
 
-    def retry(self, work: Work[R], at: float, error: BaseException | None, now: float, untried: bool = False) -> bool:
+    def retry(
+        self, attempt: Attempt[R], at: float, error: BaseException | None, now: float, untried: bool = False
+    ) -> bool:
         """Put a record back at the head of its lane for its next attempt, which starts at the time `at` or later.
 
         If an error is given, this attempt counts as failed; otherwise it does not count. `untried` has the same meaning
         as in the verdict `Again`. Returns False in the same cases as `finish`.
         """
-        if work.state is _RUNNING and work.assignment.state is not _GONE:
-            again = work.again(at, error, now, untried)
+        if attempt.state is _RUNNING and attempt.assignment.state is not _GONE:
+            again = attempt.again(at, error, now, untried)
             if error is not None and self._commits and again.failure:
-                work.assignment.note_failure(work.offset, again.failure)
-            self._leave_lane(work, (again,), now)
+                attempt.assignment.note_failure(attempt.offset, again.failure)
+            self._leave_lane(attempt, (again,), now)
             return True
-        return self._report_late(work, now)
+        return self._report_late(attempt, now)
 
-    def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
+    def fail(self, attempt: Attempt[R], error: BaseException, verdict: Verdict, now: float) -> bool:
         """Apply the verdict on a failed attempt. Returns False in the same cases as `finish`.
 
         After a verdict other than `Again`, the attempt still counts as running, and its lane waits. The caller must
         store the dead letter or the schedule and then call `finish`, or pass it to `finish` in `outputs`.
         """
         if isinstance(verdict, Again):
-            return self.retry(work, verdict.at, error, now, verdict.untried)
-        if work.state is _RUNNING and work.assignment.state is not _GONE:
+            return self.retry(attempt, verdict.at, error, now, verdict.untried)
+        if attempt.state is _RUNNING and attempt.assignment.state is not _GONE:
             return True
-        return self._report_late(work, now)
+        return self._report_late(attempt, now)
 
     # Commits
 
@@ -533,31 +545,34 @@ class Engine(Generic[R]):
 
     # The end of an attempt, and its lane
 
-    def _leave_lane(self, work: Work[R], again: Sequence[Work[R]], now: float) -> None:
-        assignment, batch = work.assignment, work.batch
-        self._leave_slot(work, _REPLACED if again else _DONE, now)
-        if batch is not None and work.lane is not ALONE:
+    def _leave_lane(self, attempt: Attempt[R], again: Sequence[Attempt[R]], now: float) -> None:
+        assignment, batch = attempt.assignment, attempt.batch
+        self._leave_slot(attempt, _REPLACED if again else _DONE, now)
+        if batch is not None and attempt.lane is not ALONE:
             settled = batch.report(again)
             if settled is None:
                 return
-            work, again = settled
-        head = assignment.lanes.advance(work, again)
+            attempt, again = settled
+        head = assignment.lanes.advance(attempt, again)
         if head is not None and assignment.state is not _LEAVING:
             if assignment.held is None:
                 self._waiting.place(head, now)
             else:
                 assignment.held.append(head)
 
-    def _report_late(self, work: Work[R], now: float) -> bool:
-        if work.state in (_RUNNING, _STALE):
-            self._leave_slot(work, _DROPPED, now)
+    def _report_late(self, attempt: Attempt[R], now: float) -> bool:
+        if attempt.state in (_RUNNING, _STALE):
+            self._leave_slot(attempt, _DROPPED, now)
         return False
 
-    def _leave_slot(self, work: Work[R], state: WorkState, now: float) -> None:
-        batch, work.batch = work.batch, None  # breaks a reference cycle that only the garbage collector could free
-        work.state = state
+    def _leave_slot(self, attempt: Attempt[R], state: AttemptState, now: float) -> None:
+        batch, attempt.batch = (
+            attempt.batch,
+            None,
+        )  # breaks a reference cycle that only the garbage collector could free
+        attempt.state = state
         if batch is None or batch.leave():
-            self._levels[work.assignment.level].leave(work, batch, now)
+            self._levels[attempt.assignment.level].leave(attempt, batch, now)
 
 
 def _ascending_ends(offsets: Sequence[int]) -> list[int]:

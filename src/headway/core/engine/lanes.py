@@ -13,12 +13,12 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from headway.core.engine.work import Work
-from headway.core.engine.work_states import WorkState
+from headway.core.engine.attempt import Attempt
+from headway.core.engine.attempt_states import AttemptState
 
 R = TypeVar("R")
 
-_BEHIND = WorkState.BEHIND
+_BEHIND = AttemptState.BEHIND
 
 ALONE: Final = object()  # the lane name of a record that never waits behind another record; no lane is looked up for it
 
@@ -61,35 +61,35 @@ class Lanes(Generic[R]):
     """The lanes of one assignment.
 
     A lane exists while it has records. A lane consists of an entry for its last record, and of a link from each record
-    to the next. A lane contains attempts (`Work`), each of which is the current or the next attempt at its record.
+    to the next. A lane contains attempts, each of which is the current or the next attempt at its record.
     """
 
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last: dict[Hashable, Work[R]] = {}
+        self._last: dict[Hashable, Attempt[R]] = {}
 
     def __len__(self) -> int:
         """Return the number of lanes with names that have records."""
         return len(self._last)
 
-    def extend(self, works: Iterable[Work[R]]) -> list[Work[R]]:
+    def extend(self, attempts: Iterable[Attempt[R]]) -> list[Attempt[R]]:
         """Append each attempt to its lane, and return the attempts that are now the heads of their lanes."""
         heads = []
         last = self._last
-        for work in works:
-            lane = work.lane
+        for attempt in attempts:
+            lane = attempt.lane
             before = None if lane is ALONE else last.get(lane)
             if lane is not ALONE:
-                last[lane] = work
+                last[lane] = attempt
             if before is None:
-                heads.append(work)
+                heads.append(attempt)
             else:
-                before.next = work
-                work.state = _BEHIND
+                before.next = attempt
+                attempt.state = _BEHIND
         return heads
 
-    def advance(self, last: Work[R], again: Sequence[Work[R]]) -> Work[R] | None:
+    def advance(self, last: Attempt[R], again: Sequence[Attempt[R]]) -> Attempt[R] | None:
         """Remove the attempts of a lane that have run, up to `last`, and put their next attempts first.
 
         Returns the new head of the lane, or None if the lane is empty.
@@ -102,8 +102,8 @@ class Lanes(Generic[R]):
                 self._last[last.lane] = again[-1]
             else:
                 del self._last[last.lane]
-        for work in reversed(again) if again else ():
-            work.next, behind = behind, work
+        for attempt in reversed(again) if again else ():
+            attempt.next, behind = behind, attempt
         return behind
 
     def clear(self) -> None:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from headway.core.engine.attempt import Attempt
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import SlotPolicy
-from headway.core.engine.work import Work
 
 R = TypeVar("R")
 
@@ -52,7 +52,7 @@ class NextSlots(Generic[R]):
         self.slot_count: SlotCount | None = None
         self._fresh_starts = math.inf  # the number of starts since a record that had failed before was last started
 
-    def take(self, limit: int, now: float) -> list[Work[R]]:
+    def take(self, limit: int, now: float) -> list[Attempt[R]]:
         """Start up to `limit` attempts, each in a slot of its own, and return them."""
         levels = self._levels
         for level in levels:  # a loop and not `any`, which takes three times as long; this code runs for each slot
@@ -61,36 +61,36 @@ class NextSlots(Generic[R]):
         if self._full_of_outputs:
             return self._take_with_care(limit, now)
         if len(levels) == 1:
-            works = levels[0].take_fresh(limit, now)
+            attempts = levels[0].take_fresh(limit, now)
         else:
-            works = []
+            attempts = []
             pick = self._policy.pick
-            while len(works) < limit and (picked := pick(levels, now)) is not None:
-                works.append(levels[picked].take(now, only_fresh=True))
-        self._fresh_starts += len(works)
-        return works
+            while len(attempts) < limit and (picked := pick(levels, now)) is not None:
+                attempts.append(levels[picked].take(now, only_fresh=True))
+        self._fresh_starts += len(attempts)
+        return attempts
 
-    def _take_with_care(self, limit: int, now: float) -> list[Work[R]]:
-        works: list[Work[R]] = []
-        while len(works) < limit and (picked := self._pick(limit - len(works), now)):
+    def _take_with_care(self, limit: int, now: float) -> list[Attempt[R]]:
+        attempts: list[Attempt[R]] = []
+        while len(attempts) < limit and (picked := self._pick(limit - len(attempts), now)):
             level, only_fresh = picked
-            works.append(level.take(now, only_fresh))
-            self._note_start(works[-1])
-        return works
+            attempts.append(level.take(now, only_fresh))
+            self._note_start(attempts[-1])
+        return attempts
 
-    def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
+    def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Attempt[R]]:
         """Start a batch in one slot and return its attempts, as `ReadyQueue.take_batch` does.
 
         The list is empty if no attempt may start.
         """
         if picked := self._pick(1, now):
             level, only_fresh = picked
-            works = level.take_batch(max_size, now, only_fresh, of_one_partition)
-            self._note_start(works[0])
-            return works
+            attempts = level.take_batch(max_size, now, only_fresh, of_one_partition)
+            self._note_start(attempts[0])
+            return attempts
         return []
 
-    def _note_start(self, first: Work[R]) -> None:
+    def _note_start(self, first: Attempt[R]) -> None:
         self._fresh_starts = 0 if first.failure else self._fresh_starts + 1
 
     def next_change(self) -> float | None:

@@ -29,14 +29,14 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
-from headway.core.engine.work import Work
-from headway.core.engine.work_states import WorkState
+from headway.core.engine.attempt import Attempt
+from headway.core.engine.attempt_states import AttemptState
 
 _BURST = 0.05  # how many seconds' worth of permits a bucket saves, so that a late wake-up does not delay a start
 _UNLIMITED = 1e12  # the rate, in attempts per second, for waiting attempts of a name whose rate was removed
 _OLDEST_EVERY = 4  # one in this many permits goes to the bucket's oldest attempt, whatever its level
 
-_WAITING = WorkState.WAITING
+_WAITING = AttemptState.WAITING
 
 R = TypeVar("R")
 
@@ -54,7 +54,7 @@ class Bucket(Generic[R]):
         self.debt = 0.0
         self.at = now
         self.permits = [0] * levels  # for each level, the number of attempts that have a permit but have not started
-        self.waiting: dict[int, list[tuple[int, Work[R]]]] = {}  # for each level, a heap in the order of arrival
+        self.waiting: dict[int, list[tuple[int, Attempt[R]]]] = {}  # for each level, a heap in the order of arrival
         self.passed = 0  # the number of attempts that waited and then got a permit
         self.due = math.inf  # the time of the bucket's valid entry in the heap of all buckets
         self.is_listed = False  # whether the bucket is in the heap of buckets to forget
@@ -73,9 +73,9 @@ class RateBuckets(Generic[R]):
     def __init__(
         self,
         limit_of: Callable[[Any], float | None],
-        name_of: Callable[[Work[R]], Hashable | None],
+        name_of: Callable[[Attempt[R]], Hashable | None],
         levels: int,
-        onward: Callable[[Work[R]], None],
+        onward: Callable[[Attempt[R]], None],
     ) -> None:
         self._limit_of = limit_of
         self._share = 1.0
@@ -87,7 +87,7 @@ class RateBuckets(Generic[R]):
         self._onward = onward
         self._now = -math.inf
         self._buckets: dict[Hashable, Bucket[R]] = {}
-        self._permits: dict[Work[R], Bucket[R]] = {}  # the attempts that have a permit and have not started
+        self._permits: dict[Attempt[R], Bucket[R]] = {}  # the attempts that have a permit and have not started
         self._orders = count()
         self._entries: list[tuple[float, int, Bucket[R]]] = []  # a heap by the time of a bucket's next permit
         self._idle: list[tuple[float, int, Bucket[R]]] = []  # a heap by the time at which a bucket can be forgotten
@@ -97,24 +97,24 @@ class RateBuckets(Generic[R]):
         """The number of names with a bucket."""
         return len(self._buckets)
 
-    def waiting(self) -> list[Work[R]]:
+    def waiting(self) -> list[Attempt[R]]:
         """Return the attempts that wait for a permit, in no particular order."""
         heaps = (heap for bucket in self._buckets.values() for heap in bucket.waiting.values())
-        return [work for heap in heaps for _, work in heap]
+        return [attempt for heap in heaps for _, attempt in heap]
 
-    def release(self, work: Work[R]) -> None:
+    def release(self, attempt: Attempt[R]) -> None:
         """Pass an attempt on if it gets a permit or needs none. Otherwise, make it wait for a permit."""
-        name = None if work.outcome or work.not_after <= self._now else self._name_of(work)
+        name = None if attempt.outcome or attempt.not_after <= self._now else self._name_of(attempt)
         bucket = None if name is None else self._bucket(name)
         if bucket is None:
-            self._onward(work)
+            self._onward(attempt)
             return
-        level = work.assignment.level
+        level = attempt.assignment.level
         if level not in bucket.waiting and self._permit_at(bucket, level) <= self._now:
-            self._pass(work, bucket)
+            self._pass(attempt, bucket)
             return
-        work.state = _WAITING
-        heappush(bucket.waiting.setdefault(level, []), (work.order, work))
+        attempt.state = _WAITING
+        heappush(bucket.waiting.setdefault(level, []), (attempt.order, attempt))
         self._plan(bucket)
 
     def release_due(self, now: float) -> None:
@@ -129,16 +129,16 @@ class RateBuckets(Generic[R]):
                 self._plan_or_list(bucket)
         self._forget()
 
-    def start(self, works: Iterable[Work[R]], now: float) -> None:
+    def start(self, attempts: Iterable[Attempt[R]], now: float) -> None:
         """Charge the buckets for attempts that start now, including those that joined a batch without a permit."""
         self._now = max(self._now, now)
-        for work in works:
-            bucket = self._permits.pop(work, None)
+        for attempt in attempts:
+            bucket = self._permits.pop(attempt, None)
             if bucket is not None:
-                bucket.permits[work.assignment.level] -= 1
-            if not work.outcome and work.not_after > self._now:
+                bucket.permits[attempt.assignment.level] -= 1
+            if not attempt.outcome and attempt.not_after > self._now:
                 if bucket is None:
-                    name = self._name_of(work)
+                    name = self._name_of(attempt)
                     if name is None or (bucket := self._bucket(name)) is None:
                         continue
                 bucket.debt = self._debt(bucket) + 1
@@ -148,19 +148,19 @@ class RateBuckets(Generic[R]):
             if bucket is not None:
                 self._plan_or_list(bucket)
 
-    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
+    def drop(self, assignment: Assignment[R]) -> list[Attempt[R]]:
         """Remove the attempts of an assignment, and return those that waited for a permit.
 
         If one of the attempts had a permit and has not started, its permit is given back.
         """
-        for work in [work for work in self._permits if work.assignment is assignment]:
-            bucket = self._permits.pop(work)
+        for attempt in [attempt for attempt in self._permits if attempt.assignment is assignment]:
+            bucket = self._permits.pop(attempt)
             bucket.permits[assignment.level] -= 1
             self._plan_or_list(bucket)
-        dropped: list[Work[R]] = []
+        dropped: list[Attempt[R]] = []
         for bucket in self._buckets.values():
             if heap := bucket.waiting.get(assignment.level):
-                dropped += (work for _, work in heap if work.assignment is assignment)
+                dropped += (attempt for _, attempt in heap if attempt.assignment is assignment)
                 left = [each for each in heap if each[1].assignment is not assignment]
                 self._replace_waiting(bucket, assignment.level, left)
         return dropped
@@ -237,22 +237,22 @@ class RateBuckets(Generic[R]):
             return math.inf
         return bucket.at if bucket.debt <= left else bucket.at + (bucket.debt - left) / bucket.rate
 
-    def _pass(self, work: Work[R], bucket: Bucket[R]) -> None:
-        bucket.permits[work.assignment.level] += 1
-        self._permits[work] = bucket
-        self._onward(work)
+    def _pass(self, attempt: Attempt[R], bucket: Bucket[R]) -> None:
+        bucket.permits[attempt.assignment.level] += 1
+        self._permits[attempt] = bucket
+        self._onward(attempt)
 
     def _give_permits(self, bucket: Bucket[R]) -> None:
         while bucket.waiting and (level := self._next_level(bucket)) is not None:
-            work = bucket.waiting[level][0][1]
+            attempt = bucket.waiting[level][0][1]
             heappop(bucket.waiting[level])
             if not bucket.waiting[level]:
                 del bucket.waiting[level]
-            if work.not_after <= self._now:
-                self._onward(work)
+            if attempt.not_after <= self._now:
+                self._onward(attempt)
                 continue
             bucket.passed += 1
-            self._pass(work, bucket)
+            self._pass(attempt, bucket)
 
     def _next_level(self, bucket: Bucket[R]) -> int | None:
         """Return the level whose first attempt gets the next permit, or None if all attempts must wait.
@@ -310,7 +310,7 @@ class RateBuckets(Generic[R]):
             else:
                 del self._buckets[bucket.name]
 
-    def _replace_waiting(self, bucket: Bucket[R], level: int, heap: list[tuple[int, Work[R]]]) -> None:
+    def _replace_waiting(self, bucket: Bucket[R], level: int, heap: list[tuple[int, Attempt[R]]]) -> None:
         heapify(heap)
         if heap:
             bucket.waiting[level] = heap

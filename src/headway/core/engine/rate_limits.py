@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from headway.core.engine.assignment import Assignment
+from headway.core.engine.attempt import Attempt
 from headway.core.engine.next_slots import NextSlots
 from headway.core.engine.rate_buckets import RateBuckets
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import SlotPolicy
-from headway.core.engine.work import Work
 
 _TENANT = "tenant:"  # the prefix of tenants' names among the names of shared rates, which also include the group's rate
 # The shortest time between two releases of permits, in seconds. Without it, each of thousands of names could wake the
@@ -27,9 +27,9 @@ R = TypeVar("R")
 class Entrance(Protocol[R]):
     """The entrance to a level's ready queue: the queue itself, or the buckets before it if there are rate limits."""
 
-    def arrive(self, works: list[Work[R]]) -> None: ...
-    def release(self, work: Work[R]) -> None: ...
-    def drop(self, assignment: Assignment[R]) -> list[Work[R]]: ...
+    def arrive(self, attempts: list[Attempt[R]]) -> None: ...
+    def release(self, attempt: Attempt[R]) -> None: ...
+    def drop(self, assignment: Assignment[R]) -> list[Attempt[R]]: ...
 
 
 class RateLimits(Generic[R]):
@@ -49,8 +49,8 @@ class RateLimits(Generic[R]):
         per_tenant: float | Callable[[str], float | None] | None,
         per_key: float | None,
     ) -> None:
-        def onward(work: Work[R]) -> None:
-            levels[work.assignment.level].release(work)
+        def onward(attempt: Attempt[R]) -> None:
+            levels[attempt.assignment.level].release(attempt)
 
         self.tenants: RateBuckets[R] | None = None
         self.keys: RateBuckets[R] | None = None
@@ -98,10 +98,10 @@ class RateLimits(Generic[R]):
         for buckets in self._buckets:
             buckets.release_due(now)
 
-    def start(self, works: Sequence[Work[R]], now: float) -> None:
+    def start(self, attempts: Sequence[Attempt[R]], now: float) -> None:
         """Charge the buckets for attempts that start now."""
         for buckets in self._buckets:
-            buckets.start(works, now)
+            buckets.start(attempts, now)
 
     def next_time(self) -> float | None:
         """Return when to release permits next, or None if no permit becomes due merely because time passes."""
@@ -132,18 +132,18 @@ class _Limited(Generic[R]):
         self._level = level
         self._buckets = buckets
 
-    def arrive(self, works: list[Work[R]]) -> None:
-        for work in works:
-            self._buckets[0].release(work)
+    def arrive(self, attempts: list[Attempt[R]]) -> None:
+        for attempt in attempts:
+            self._buckets[0].release(attempt)
 
-    def release(self, work: Work[R]) -> None:
-        self._buckets[0].release(work)
+    def release(self, attempt: Attempt[R]) -> None:
+        self._buckets[0].release(attempt)
 
-    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        works = self._level.drop(assignment)
+    def drop(self, assignment: Assignment[R]) -> list[Attempt[R]]:
+        attempts = self._level.drop(assignment)
         for buckets in self._buckets:
-            works += buckets.drop(assignment)
-        return works
+            attempts += buckets.drop(assignment)
+        return attempts
 
 
 class LimitedSlots(NextSlots[R]):
@@ -160,21 +160,21 @@ class LimitedSlots(NextSlots[R]):
         super().__init__(levels, policy, retry_share, full_of_outputs)
         self._limits = limits
 
-    def take(self, limit: int, now: float) -> list[Work[R]]:
+    def take(self, limit: int, now: float) -> list[Attempt[R]]:
         """Start up to `limit` attempts, each in a slot of its own, and return them."""
         self._limits.release_due(now)
-        works = super().take(limit, now)
-        if works:
-            self._limits.start(works, now)
-        return works
+        attempts = super().take(limit, now)
+        if attempts:
+            self._limits.start(attempts, now)
+        return attempts
 
-    def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
+    def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Attempt[R]]:
         """Start a batch in one slot and return its attempts. The buckets are charged for each attempt."""
         self._limits.release_due(now)
-        works = super().take_batch(max_size, now, of_one_partition)
-        if works:
-            self._limits.start(works, now)
-        return works
+        attempts = super().take_batch(max_size, now, of_one_partition)
+        if attempts:
+            self._limits.start(attempts, now)
+        return attempts
 
     def next_change(self) -> float | None:
         """Return when the policy's choice can change without another call, or when the next permit is due."""
@@ -187,11 +187,11 @@ def _limits(limit: float | Callable[[Any], float | None]) -> Callable[[Any], flo
     return limit if callable(limit) else lambda _: limit
 
 
-def _tenant_of(work: Work[Any]) -> str:
-    return work.tenant
+def _tenant_of(attempt: Attempt[Any]) -> str:
+    return attempt.tenant
 
 
-def _key_of(work: Work[Any]) -> tuple[str, int, bytes] | None:
+def _key_of(attempt: Attempt[Any]) -> tuple[str, int, bytes] | None:
     """Return the name by which a record's key is limited, or None for a record without a key, which has no limit."""
-    key = work.record.raw_key
-    return None if key is None else (work.assignment.partition.topic, work.assignment.level, key)
+    key = attempt.record.raw_key
+    return None if key is None else (attempt.assignment.partition.topic, attempt.assignment.level, key)

@@ -12,17 +12,17 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
+from headway.core.engine.attempt import Attempt, AttemptBatch
+from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.lanes import ALONE
 from headway.core.engine.suspects import is_suspect
 from headway.core.engine.tenant_turns import TenantTurns
 from headway.core.engine.tenants import Tenants
 from headway.core.engine.turns import PartitionTurns, RankedTurns
-from headway.core.engine.work import Work, WorkBatch
-from headway.core.engine.work_states import WorkState
 
 R = TypeVar("R")
 
-_READY, _RUNNING = WorkState.READY, WorkState.RUNNING
+_READY, _RUNNING = AttemptState.READY, AttemptState.RUNNING
 
 
 class ReadyQueue(Generic[R]):
@@ -42,7 +42,7 @@ class ReadyQueue(Generic[R]):
         self.slots = 0  # the number of taken slots; a stale attempt also holds its slot until it is reported
         # The running attempts at records that had failed before; a batch is represented by its first attempt. This
         # cannot be read from `failure`, which can also be set while an attempt runs.
-        self._retried: set[Work[R]] = set()
+        self._retried: set[Attempt[R]] = set()
 
     @property
     def retrying(self) -> int:
@@ -75,78 +75,78 @@ class ReadyQueue(Generic[R]):
         seen.fresh = self.fresh
         return seen
 
-    def arrive(self, works: list[Work[R]]) -> None:
+    def arrive(self, attempts: list[Attempt[R]]) -> None:
         """Add records of one partition that are ready on arrival, behind all earlier records of the partition."""
-        self.fresh.arrive(works)
+        self.fresh.arrive(attempts)
 
-    def release(self, work: Work[R]) -> None:
+    def release(self, attempt: Attempt[R]) -> None:
         """Add a lane head that is ready to run."""
-        work.state = _READY
-        (self.failed if work.failure else self.fresh).release(work)
+        attempt.state = _READY
+        (self.failed if attempt.failure else self.fresh).release(attempt)
 
-    def take(self, now: float, only_fresh: bool = False) -> Work[R]:
+    def take(self, now: float, only_fresh: bool = False) -> Attempt[R]:
         """Start the first attempt in a slot of its own, and return it."""
         self.slots += 1
         if only_fresh or not self.failed.ready or (self.tenants and self._is_turn_of_fresh()):
             return self._start(self.fresh)
-        work = self._start(self.failed)
-        self._retried.add(work)
-        return work
+        attempt = self._start(self.failed)
+        self._retried.add(attempt)
+        return attempt
 
     def _is_turn_of_fresh(self) -> bool:
         return bool(self.fresh.ready) and self.fresh.first_time() < self.failed.first_time()  # type: ignore[union-attr]
 
-    def take_fresh(self, limit: int, now: float) -> list[Work[R]]:
+    def take_fresh(self, limit: int, now: float) -> list[Attempt[R]]:
         """Start up to `limit` attempts at fresh records, each in a slot of its own, and return them."""
-        works = self.fresh.take_many(limit)
-        for work in works:
-            work.state = _RUNNING
-        self.slots += len(works)
-        return works
+        attempts = self.fresh.take_many(limit)
+        for attempt in attempts:
+            attempt.state = _RUNNING
+        self.slots += len(attempts)
+        return attempts
 
     def take_batch(
         self, max_size: int, now: float, only_fresh: bool = False, of_one_partition: bool = False
-    ) -> list[Work[R]]:
+    ) -> list[Attempt[R]]:
         """Start a batch, and return its attempts.
 
         The batch has the first record and the records behind it in its lane. If the first record has no lane, the batch
         also has the next records without a lane. A suspect runs alone.
         """
-        works = [self.take(now, only_fresh)]
-        if is_suspect(works[0].failure):
+        attempts = [self.take(now, only_fresh)]
+        if is_suspect(attempts[0].failure):
             max_size = 1
-        if works[0].lane is ALONE:
-            turns = self.failed if works[0].failure else self.fresh
-            only_of = works[0].assignment if of_one_partition else None
-            while len(works) < max_size and (following := turns.first(only_of)) and _joins(following):
-                works.append(self._start(turns, only_of))
+        if attempts[0].lane is ALONE:
+            turns = self.failed if attempts[0].failure else self.fresh
+            only_of = attempts[0].assignment if of_one_partition else None
+            while len(attempts) < max_size and (following := turns.first(only_of)) and _joins(following):
+                attempts.append(self._start(turns, only_of))
         else:
-            while len(works) < max_size and (behind := works[-1].next) and _follows(behind, now):
+            while len(attempts) < max_size and (behind := attempts[-1].next) and _follows(behind, now):
                 if self.tenants:  # charge the tenant here, because this record was never in the ready queue
                     behind.charged = self.tenants.start(self.tenants.join(behind.tenant, 1), in_turn=False)
-                works.append(behind)
-        batch = WorkBatch(works)
-        for work in works:
-            work.batch, work.state = batch, _RUNNING
-        return works
+                attempts.append(behind)
+        batch = AttemptBatch(attempts)
+        for attempt in attempts:
+            attempt.batch, attempt.state = batch, _RUNNING
+        return attempts
 
-    def leave(self, work: Work[R], batch: WorkBatch[R] | None, now: float) -> None:
+    def leave(self, attempt: Attempt[R], batch: AttemptBatch[R] | None, now: float) -> None:
         """Free the slot of an attempt that ended, or of its batch if this was the last attempt of the batch to end."""
         self.slots -= 1
         if self._retried:
-            self._retried.discard(batch.works[0] if batch else work)
+            self._retried.discard(batch.attempts[0] if batch else attempt)
 
-    def _start(self, turns: PartitionTurns[R] | TenantTurns[R], only_of: Assignment[R] | None = None) -> Work[R]:
-        work = turns.take(only_of)
-        work.state = _RUNNING
-        return work
+    def _start(self, turns: PartitionTurns[R] | TenantTurns[R], only_of: Assignment[R] | None = None) -> Attempt[R]:
+        attempt = turns.take(only_of)
+        attempt.state = _RUNNING
+        return attempt
 
     def oldest(self) -> float | None:
         """Return when the oldest ready record arrived, or None if no record is ready."""
-        works = [work for work in (self.fresh.oldest(), self.failed.oldest()) if work]
-        return min(works, key=lambda work: work.order).arrived if works else None
+        attempts = [attempt for attempt in (self.fresh.oldest(), self.failed.oldest()) if attempt]
+        return min(attempts, key=lambda attempt: attempt.order).arrived if attempts else None
 
-    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
+    def drop(self, assignment: Assignment[R]) -> list[Attempt[R]]:
         """Remove and return the ready attempts of an assignment."""
         return self.fresh.drop(assignment) + self.failed.drop(assignment)
 
@@ -156,58 +156,60 @@ class TenantQueue(ReadyQueue[R]):
 
     __slots__ = ()
 
-    def take(self, now: float, only_fresh: bool = False) -> Work[R]:
+    def take(self, now: float, only_fresh: bool = False) -> Attempt[R]:
         """Start the first attempt in a slot of its own, and return it."""
-        work = super().take(now, only_fresh)
-        work.started = now
-        return work
+        attempt = super().take(now, only_fresh)
+        attempt.started = now
+        return attempt
 
-    def take_fresh(self, limit: int, now: float) -> list[Work[R]]:
+    def take_fresh(self, limit: int, now: float) -> list[Attempt[R]]:
         """Start up to `limit` attempts at fresh records, each in a slot of its own, and return them."""
-        works = super().take_fresh(limit, now)
-        for work in works:
-            work.started = now
-        return works
+        attempts = super().take_fresh(limit, now)
+        for attempt in attempts:
+            attempt.started = now
+        return attempts
 
     def take_batch(
         self, max_size: int, now: float, only_fresh: bool = False, of_one_partition: bool = False
-    ) -> list[Work[R]]:
+    ) -> list[Attempt[R]]:
         """Start a batch, and return its attempts."""
-        works = super().take_batch(max_size, now, only_fresh, of_one_partition)
-        for work in works:
-            work.started = now
-        return works
+        attempts = super().take_batch(max_size, now, only_fresh, of_one_partition)
+        for attempt in attempts:
+            attempt.started = now
+        return attempts
 
-    def leave(self, work: Work[R], batch: WorkBatch[R] | None, now: float) -> None:
+    def leave(self, attempt: Attempt[R], batch: AttemptBatch[R] | None, now: float) -> None:
         """Free the slot of an attempt that ended, or of its batch if this was the last attempt of the batch to end."""
-        super().leave(work, batch, now)
+        super().leave(attempt, batch, now)
         assert self.tenants is not None  # noqa: S101
-        works = batch.works if batch else (work,)
-        for each in works:
-            self.tenants.end(each.tenant, (now - each.started) / len(works), each.charged)
+        attempts = batch.attempts if batch else (attempt,)
+        for each in attempts:
+            self.tenants.end(each.tenant, (now - each.started) / len(attempts), each.charged)
 
 
 def _fresh_turns(tenants: Tenants | None, rank_of: Callable[[R], float] | None) -> PartitionTurns[R] | TenantTurns[R]:
     if tenants:
         return TenantTurns(tenants)
-    return RankedTurns(lambda work: -rank_of(work.record)) if rank_of else PartitionTurns()
+    return RankedTurns(lambda attempt: -rank_of(attempt.record)) if rank_of else PartitionTurns()
 
 
 def _failed_turns(tenants: Tenants | None, rank_of: Callable[[R], float] | None) -> PartitionTurns[R] | TenantTurns[R]:
     if tenants:
         return TenantTurns(tenants, lambda: RankedTurns(_failed_at))
-    return RankedTurns(lambda work: (-rank_of(work.record), _failed_at(work)) if rank_of else _failed_at(work))
+    return RankedTurns(
+        lambda attempt: (-rank_of(attempt.record), _failed_at(attempt)) if rank_of else _failed_at(attempt)
+    )
 
 
-def _failed_at(work: Work[Any]) -> float:
-    return 0.0 if work.failure is None else work.failure.at
+def _failed_at(attempt: Attempt[Any]) -> float:
+    return 0.0 if attempt.failure is None else attempt.failure.at
 
 
-def _joins(work: Work[Any]) -> bool:
+def _joins(attempt: Attempt[Any]) -> bool:
     """Return whether an attempt may join a batch of records without a lane."""
-    return work.lane is ALONE and not is_suspect(work.failure)
+    return attempt.lane is ALONE and not is_suspect(attempt.failure)
 
 
-def _follows(work: Work[Any], now: float) -> bool:
+def _follows(attempt: Attempt[Any], now: float) -> bool:
     """Return whether an attempt may join the batch of the record before it in its lane."""
-    return work.not_before <= now and not is_suspect(work.failure)
+    return attempt.not_before <= now and not is_suspect(attempt.failure)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-from headway.core.engine.work import FailedAttempts
+from headway.core.engine.attempt import FailedAttempts
 from headway.core.retry import Again, GiveUp, Retries, Verdict
 from headway.errors import ProcessDiedError
 
@@ -47,7 +47,7 @@ class RunningAttempt(NamedTuple):
     """
 
     record: RecordId
-    attempt: int
+    number: int
     untried: int = 0
 
 
@@ -129,7 +129,7 @@ class Suspects:
         known = self._known.get(attempt.record)
         return Suspect(
             record=attempt.record,
-            attempts=max(attempt.attempt, known.attempts + 1 if known else 1),
+            attempts=max(attempt.number, known.attempts + 1 if known else 1),
             untried=max(attempt.untried, known.untried if known else 0),
             deaths=known.deaths + 1 if known else 1,
             alone=alone,

@@ -11,11 +11,11 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
+from headway.core.engine.attempt import Attempt
+from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.tenants import Account, Tenants
 from headway.core.engine.turns import PartitionTurns
-from headway.core.engine.work import Work
-from headway.core.engine.work_states import WorkState
 
 _MOST_OUTDATED = 100
 
@@ -90,28 +90,28 @@ class TenantTurns(Generic[R]):
         self._by_time: _ByTime[R] = _ByTime(_ready, lambda tenant: self._tenants.pop(tenant.account.name))
         # the tenants of an assignment, which are collected when `only_of` first names the assignment
         self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}
-        self._by_age: list[tuple[int, int, Work[R]]] | None = None  # a heap; created by the first call of `oldest`
+        self._by_age: list[tuple[int, int, Attempt[R]]] | None = None  # a heap; created by the first call of `oldest`
         self.ready = 0
 
-    def arrive(self, works: list[Work[R]]) -> None:
+    def arrive(self, attempts: list[Attempt[R]]) -> None:
         """Add records of one partition that are ready on arrival, behind all earlier records of the partition."""
-        for name, group in groupby(works, _tenant_of):
+        for name, group in groupby(attempts, _tenant_of):
             of_one = list(group)
             self._join(name, of_one[0].assignment, len(of_one)).turns.arrive(of_one)
             self._note_age(of_one)
 
-    def release(self, work: Work[R]) -> None:
+    def release(self, attempt: Attempt[R]) -> None:
         """Add a lane head that is ready to run."""
-        self._join(work.tenant, work.assignment, 1).turns.release(work)
-        self._note_age([work])
+        self._join(attempt.tenant, attempt.assignment, 1).turns.release(attempt)
+        self._note_age([attempt])
 
-    def _join(self, name: str, assignment: Assignment[R], works: int) -> _TenantEntry[R]:
-        account = self._accounts.join(name, works)
+    def _join(self, name: str, assignment: Assignment[R], attempts: int) -> _TenantEntry[R]:
+        account = self._accounts.join(name, attempts)
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = _TenantEntry(account, self._make_turns())
         tenant.account = account  # a new account if the old one was forgotten
-        self.ready += works
+        self.ready += attempts
         self._by_time.join(tenant)
         if self._of_assignment and assignment in self._of_assignment:
             self._of_assignment[assignment].join(tenant)
@@ -123,24 +123,24 @@ class TenantTurns(Generic[R]):
         assert tenant is not None  # noqa: S101
         return tenant.account.time
 
-    def first(self, only_of: Assignment[R] | None = None) -> Work[R] | None:
+    def first(self, only_of: Assignment[R] | None = None) -> Attempt[R] | None:
         """Return the attempt that `take` would return, or None if no attempt is ready."""
         tenant = self._first(only_of)
         return tenant.turns.first(only_of) if tenant else None
 
-    def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
+    def take(self, only_of: Assignment[R] | None = None) -> Attempt[R]:
         """Remove and return the first attempt of the tenant whose turn it is.
 
         With `only_of`, the call considers only attempts of this assignment.
         """
         tenant = self._first(only_of)
         assert tenant is not None  # noqa: S101
-        work = tenant.turns.take(only_of)
+        attempt = tenant.turns.take(only_of)
         self.ready -= 1
-        work.charged = self._accounts.start(tenant.account, in_turn=only_of is None)
-        return work
+        attempt.charged = self._accounts.start(tenant.account, in_turn=only_of is None)
+        return attempt
 
-    def take_many(self, limit: int) -> list[Work[R]]:
+    def take_many(self, limit: int) -> list[Attempt[R]]:
         """Remove and return up to `limit` attempts. The result is the same as that of repeated calls of `take`."""
         return [self.take() for _ in range(min(limit, self.ready))]
 
@@ -154,48 +154,48 @@ class TenantTurns(Generic[R]):
                 by_time.join(tenant)
         return by_time.first()
 
-    def oldest(self) -> Work[R] | None:
+    def oldest(self) -> Attempt[R] | None:
         """Return the ready attempt whose record arrived first, or None if no attempt is ready."""
         by_age = self._by_age
         if by_age is None or len(by_age) > 2 * self.ready + _MOST_OUTDATED:
             turns = [tenant.turns for tenant in self._tenants.values()]
-            by_age = self._by_age = [_age(work) for each in turns for work in each]
+            by_age = self._by_age = [_age(attempt) for each in turns for attempt in each]
             heapify(by_age)
         while by_age and not _is_ready(by_age[0][2]):
             heappop(by_age)
         return by_age[0][2] if by_age else None
 
-    def _note_age(self, works: list[Work[R]]) -> None:
+    def _note_age(self, attempts: list[Attempt[R]]) -> None:
         if self._by_age is not None:
-            for work in works:
-                heappush(self._by_age, _age(work))
+            for attempt in attempts:
+                heappush(self._by_age, _age(attempt))
 
     def ready_of(self, assignment: Assignment[R]) -> int:
         """Return how many attempts of an assignment are ready."""
         return sum(tenant.turns.ready_of(assignment) for tenant in self._tenants.values())
 
-    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
+    def drop(self, assignment: Assignment[R]) -> list[Attempt[R]]:
         """Remove and return the ready attempts of an assignment."""
         self._of_assignment.pop(assignment, None)
-        works: list[Work[R]] = []
+        attempts: list[Attempt[R]] = []
         for tenant in self._tenants.values():
             if dropped := tenant.turns.ready_of(assignment):
-                works += tenant.turns.drop(assignment)
+                attempts += tenant.turns.drop(assignment)
                 self.ready -= dropped
                 self._accounts.leave(tenant.account, dropped)
-        return works
+        return attempts
 
 
 def _ready(turns: PartitionTurns[R]) -> int:
     return turns.ready
 
 
-def _age(work: Work[R]) -> tuple[int, int, Work[R]]:
+def _age(attempt: Attempt[R]) -> tuple[int, int, Attempt[R]]:
     # The id makes the entry unique, because an earlier attempt at the same record can still be in the heap with the
     # same `order`.
-    return work.order, id(work), work
+    return attempt.order, id(attempt), attempt
 
 
-def _is_ready(work: Work[R]) -> bool:
-    is_read = work.assignment.state not in (PartitionState.LEAVING, PartitionState.GONE)
-    return work.state is WorkState.READY and is_read
+def _is_ready(attempt: Attempt[R]) -> bool:
+    is_read = attempt.assignment.state not in (PartitionState.LEAVING, PartitionState.GONE)
+    return attempt.state is AttemptState.READY and is_read

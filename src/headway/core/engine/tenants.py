@@ -88,7 +88,7 @@ class Tenants:
         """The tenants that are not forgotten, by name."""
         return self._accounts
 
-    def join(self, name: str, works: int) -> Account:
+    def join(self, name: str, attempts: int) -> Account:
         """Record that this many attempts of a tenant became ready, and return the tenant's account."""
         account = self._accounts.get(name)
         if account is None:
@@ -98,12 +98,12 @@ class Tenants:
             self._busy += not account.running
             self._waiting += account.weight
             account.time = max(account.time, self._time)
-        account.ready += works
+        account.ready += attempts
         return account
 
-    def leave(self, account: Account, works: int) -> None:
+    def leave(self, account: Account, attempts: int) -> None:
         """Record that this many ready attempts of a tenant were removed without being started."""
-        account.ready -= works
+        account.ready -= attempts
         self._note_unready(account)
 
     def start(self, account: Account, in_turn: bool) -> float:

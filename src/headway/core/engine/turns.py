@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
-from headway.core.engine.work import Work
+from headway.core.engine.attempt import Attempt
 from headway.core.levels.rotation import Rotation
 
 R = TypeVar("R")
@@ -27,16 +27,16 @@ class _ReadyPartition(Generic[R]):
 
     def __init__(self, topic: "_Topic[R]") -> None:
         self.topic = topic
-        self.arrived: deque[Work[R]] = deque()
-        self.released: list[tuple[Any, Work[R]]] = []  # a heap by order of arrival, or by rank and order of arrival
+        self.arrived: deque[Attempt[R]] = deque()
+        self.released: list[tuple[Any, Attempt[R]]] = []  # a heap by order of arrival, or by rank and order of arrival
         self.ready = 0
         self.in_rotation = False
 
-    def first(self) -> Work[R]:
+    def first(self) -> Attempt[R]:
         released, arrived = self.released, self.arrived
         return released[0][1] if released and (not arrived or released[0][0] < arrived[0].order) else arrived[0]
 
-    def pop(self) -> Work[R]:
+    def pop(self) -> Attempt[R]:
         self.ready -= 1
         released = self.released
         if released and (not self.arrived or released[0][0] < self.arrived[0].order):
@@ -65,29 +65,29 @@ class PartitionTurns(Generic[R]):
         self._partitions: dict[Assignment[R], _ReadyPartition[R]] = {}
         self._rotation: Rotation[_Topic[R]] = Rotation()
         # the attempt that arrived first, or None if it is not known and must be searched for
-        self._oldest: Work[R] | None = None
+        self._oldest: Attempt[R] | None = None
         self.ready = 0
 
-    def __iter__(self) -> Iterator[Work[R]]:
+    def __iter__(self) -> Iterator[Attempt[R]]:
         """Yield the ready attempts in no particular order."""
         for partition in self._partitions.values():
             yield from partition.arrived
-            yield from (work for _, work in partition.released)
+            yield from (attempt for _, attempt in partition.released)
 
-    def arrive(self, works: list[Work[R]]) -> None:
+    def arrive(self, attempts: list[Attempt[R]]) -> None:
         """Add attempts of one partition that are ready on arrival, behind all earlier attempts of the partition."""
-        if works:
-            partition = self._of(works[0].assignment)
-            partition.arrived.extend(works)
-            self._add(partition, len(works))
+        if attempts:
+            partition = self._of(attempts[0].assignment)
+            partition.arrived.extend(attempts)
+            self._add(partition, len(attempts))
 
-    def release(self, work: Work[R]) -> None:
+    def release(self, attempt: Attempt[R]) -> None:
         """Add an attempt that has become the head of its lane, or whose time has come."""
-        partition = self._of(work.assignment)
-        heappush(partition.released, (work.order, work))
+        partition = self._of(attempt.assignment)
+        heappush(partition.released, (attempt.order, attempt))
         self._add(partition, 1)
-        if self._oldest is not None and work.order < self._oldest.order:
-            self._oldest = work
+        if self._oldest is not None and attempt.order < self._oldest.order:
+            self._oldest = attempt
 
     def _of(self, assignment: Assignment[R]) -> _ReadyPartition[R]:
         partition = self._partitions.get(assignment)
@@ -104,13 +104,13 @@ class PartitionTurns(Generic[R]):
         topic.partitions.join(partition)
         self._rotation.join(topic)
 
-    def first(self, only_of: Assignment[R] | None = None) -> Work[R] | None:
+    def first(self, only_of: Assignment[R] | None = None) -> Attempt[R] | None:
         """Return the attempt that `take` would return, or None if no attempt is ready."""
         if only_of is not None:
             return self._partitions[only_of].first() if self.ready_of(only_of) else None
         return self._rotation.current().partitions.current().first() if self.ready else None
 
-    def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
+    def take(self, only_of: Assignment[R] | None = None) -> Attempt[R]:
         """Remove and return the first attempt of the partition whose turn it is.
 
         With `only_of`, the call removes the first attempt of that assignment, even if it is another partition's turn.
@@ -121,14 +121,14 @@ class PartitionTurns(Generic[R]):
         else:
             partition = self._partitions[only_of]
             topic = partition.topic
-        work = partition.pop()
+        attempt = partition.pop()
         topic.ready -= 1
         self.ready -= 1
-        if work is self._oldest:
+        if attempt is self._oldest:
             self._oldest = None
-        return work
+        return attempt
 
-    def take_many(self, limit: int) -> list[Work[R]]:
+    def take_many(self, limit: int) -> list[Attempt[R]]:
         """Remove and return up to `limit` attempts.
 
         The result is the same as that of repeated calls of `take`, but faster.
@@ -147,11 +147,11 @@ class PartitionTurns(Generic[R]):
         self._oldest = None
         return [pop() for _ in range(count)]
 
-    def oldest(self) -> Work[R] | None:
+    def oldest(self) -> Attempt[R] | None:
         """Return the ready attempt whose record arrived first, or None if no attempt is ready."""
         if self._oldest is None and self.ready:
             firsts = (partition.first() for partition in self._partitions.values() if partition.ready)
-            self._oldest = min(firsts, key=lambda work: work.order)
+            self._oldest = min(firsts, key=lambda attempt: attempt.order)
         return self._oldest
 
     def ready_of(self, assignment: Assignment[R]) -> int:
@@ -159,7 +159,7 @@ class PartitionTurns(Generic[R]):
         partition = self._partitions.get(assignment)
         return partition.ready if partition else 0
 
-    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
+    def drop(self, assignment: Assignment[R]) -> list[Attempt[R]]:
         """Remove and return the ready attempts of an assignment."""
         partition = self._partitions.pop(assignment, None)
         if partition is None:
@@ -168,7 +168,7 @@ class PartitionTurns(Generic[R]):
         self.ready -= partition.ready
         partition.ready = 0
         self._oldest = None
-        return [*partition.arrived, *(work for _, work in partition.released)]
+        return [*partition.arrived, *(attempt for _, attempt in partition.released)]
 
 
 class RankedTurns(PartitionTurns[R]):
@@ -179,18 +179,18 @@ class RankedTurns(PartitionTurns[R]):
 
     __slots__ = ("_rank_of",)
 
-    def __init__(self, rank_of: Callable[[Work[R]], Any]) -> None:
+    def __init__(self, rank_of: Callable[[Attempt[R]], Any]) -> None:
         super().__init__()
         self._rank_of = rank_of
 
-    def arrive(self, works: list[Work[R]]) -> None:
+    def arrive(self, attempts: list[Attempt[R]]) -> None:
         """Add attempts that are ready on arrival."""
-        for work in works:
-            self.release(work)
+        for attempt in attempts:
+            self.release(attempt)
 
-    def release(self, work: Work[R]) -> None:
+    def release(self, attempt: Attempt[R]) -> None:
         """Add an attempt that has become the head of its lane, or whose time has come."""
-        partition = self._of(work.assignment)
-        heappush(partition.released, ((self._rank_of(work), work.order), work))
+        partition = self._of(attempt.assignment)
+        heappush(partition.released, ((self._rank_of(attempt), attempt.order), attempt))
         self._add(partition, 1)
         self._oldest = None

@@ -12,14 +12,14 @@ from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
+from headway.core.engine.attempt import Attempt
+from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.batching import Batching
 from headway.core.engine.rate_limits import Entrance
-from headway.core.engine.work import Work
-from headway.core.engine.work_states import WorkState
 
 _MOST_OUTDATED = 100
 
-_WAITING = WorkState.WAITING
+_WAITING = AttemptState.WAITING
 
 R = TypeVar("R")
 
@@ -35,22 +35,24 @@ class WaitingHeads(Generic[R]):
     def __init__(self, levels: Sequence[Entrance[R]], orders: Iterator[int]) -> None:
         self._levels = levels
         self._orders = orders
-        self.entries: list[tuple[float, int, Work[R]]] = []  # a heap, ordered by the time until which each head waits
+        self.entries: list[
+            tuple[float, int, Attempt[R]]
+        ] = []  # a heap, ordered by the time until which each head waits
         self._outdated = 0  # an upper bound on the number of outdated entries
         self.batching: Batching[R] | None = None
 
-    def take_in(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
+    def take_in(self, heads: Sequence[Attempt[R]], attempts: Sequence[Attempt[R]], now: float) -> None:
         """Add received records, and make the heads among them wait for their batches to fill."""
         assert self.batching is not None  # noqa: S101
-        behind = set(works).difference(heads)
+        behind = set(attempts).difference(heads)
         # The heads come last: a new head also counts the records behind it, so adding these afterwards would count them
         # twice.
-        for work in filter(behind.__contains__, works):
-            self._release_full(self.batching.join(work))
+        for attempt in filter(behind.__contains__, attempts):
+            self._release_full(self.batching.join(attempt))
         for head in heads:
             self.place(head, now)
 
-    def place(self, head: Work[R], now: float) -> None:
+    def place(self, head: Attempt[R], now: float) -> None:
         """Release a head to its ready queue, or make it wait for its time or its batch."""
         if self.batching and (until := self.batching.until(head)) > now:
             head.not_before = until
@@ -82,7 +84,7 @@ class WaitingHeads(Generic[R]):
         """Return when the first waiting head may run, or None if no head waits."""
         return self.entries[0][0] if self.entries else None
 
-    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
+    def drop(self, assignment: Assignment[R]) -> list[Attempt[R]]:
         """Remove and return the waiting heads of an assignment."""
         dropped = [head for at, _, head in self.entries if head.assignment is assignment and head.not_before == at]
         self._keep(lambda head: head.assignment is not assignment)
@@ -90,13 +92,13 @@ class WaitingHeads(Generic[R]):
             self.batching.drop(assignment)
         return dropped
 
-    def _put_off(self, until: float, head: Work[R]) -> None:
+    def _put_off(self, until: float, head: Attempt[R]) -> None:
         head.state = _WAITING
         # The entry gets a new number instead of the attempt's `order`, because an earlier attempt at the same record
         # has the same `order` and might have an entry with the same time.
         heappush(self.entries, (until, next(self._orders), head))
 
-    def _release_full(self, heads: Iterable[Work[R]]) -> None:
+    def _release_full(self, heads: Iterable[Attempt[R]]) -> None:
         for head in heads:
             head.not_before = 0.0  # makes the head's entry outdated
             self._outdated += 1
@@ -104,7 +106,7 @@ class WaitingHeads(Generic[R]):
         if self._outdated > max(_MOST_OUTDATED, len(self.entries) // 2):
             self._keep(lambda _: True)
 
-    def _keep(self, wanted: Callable[[Work[R]], bool]) -> None:
+    def _keep(self, wanted: Callable[[Attempt[R]], bool]) -> None:
         self.entries = [entry for entry in self.entries if entry[2].not_before == entry[0] and wanted(entry[2])]
         heapify(self.entries)
         self._outdated = 0

@@ -8,7 +8,7 @@ Invariant: the limit is at least 1 and at most the number of slots, and no more 
 import math
 
 from headway.execution.gate import Gate
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 
 # One measurement lasts at least _WINDOW seconds, and includes at least _ROUNDS jobs for each slot and _JOBS jobs in
 # total, or _JOBS_OF_FIRST_STEPS while the limit doubles. If the durations of jobs are random, the throughput of 100
@@ -63,7 +63,7 @@ class AdaptiveLimit(Gate):
         self._measure(running, now)
         return False
 
-    def ended(self, work: RecordWork, running: int, now: float) -> bool:
+    def ended(self, attempt: RecordAttempt, running: int, now: float) -> bool:
         """Count a job that has ended. A job has ended when the last of its attempts has."""
         if running >= self._running:
             return False

@@ -10,7 +10,7 @@ from headway.core.engine.circuit import Circuit, CircuitBreaker, may_concern_all
 from headway.core.retry import Again, Verdict, failure_behind
 from headway.core.user_errors import description_of
 from headway.execution.gate import Gate
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class CircuitGate(Gate):
         self._circuit.started(job)
         return False
 
-    def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
+    def judged(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict, now: float) -> Verdict:
         """Count a failed attempt for the circuit.
 
         While the circuit is open, the record is tried again, and this attempt does not count among its retries.
@@ -68,25 +68,25 @@ class CircuitGate(Gate):
         if not may_concern_all(error, verdict):
             return verdict
         was_open = self._circuit.is_open
-        if not self._circuit.failed(_key_of(work), work, now):
+        if not self._circuit.failed(_key_of(attempt), attempt, now):
             return verdict
         if not was_open:
             self._last_error = error
-        if work.untried >= _MOST_UNCOUNTED:
+        if attempt.untried >= _MOST_UNCOUNTED:
             return verdict
         if isinstance(verdict, Again):
             return verdict._replace(untried=True)
-        return Again(min(now + _AFTER_AN_OUTAGE, max(now, work.not_after)), untried=True)
+        return Again(min(now + _AFTER_AN_OUTAGE, max(now, attempt.not_after)), untried=True)
 
-    def done(self, work: RecordWork, now: float) -> bool:
+    def done(self, attempt: RecordAttempt, now: float) -> bool:
         """Count a success, unless the record is done for another reason: it expired or became a dead letter."""
-        if not work.outcome:
-            self._circuit.succeeded(_key_of(work), work, now)
+        if not attempt.outcome:
+            self._circuit.succeeded(_key_of(attempt), attempt, now)
         return False
 
-    def ended(self, work: RecordWork, running: int, now: float) -> bool:
+    def ended(self, attempt: RecordAttempt, running: int, now: float) -> bool:
         """Return whether this attempt was a probe whose success has closed the circuit."""
-        return self._circuit.ended(work, now)
+        return self._circuit.ended(attempt, now)
 
     def log(self, now: float, *, at_end: bool = False) -> None:
         """Log that the circuit has opened, with the last failure, or has closed. If it has not changed, do nothing."""
@@ -116,7 +116,7 @@ class CircuitGate(Gate):
         return {"circuit_open": self._circuit.is_open}
 
 
-def _key_of(work: RecordWork) -> Hashable:
+def _key_of(attempt: RecordAttempt) -> Hashable:
     """Return the key for which the circuit counts a record. A record without a key counts as a key of its own."""
-    key = work.record.raw_key
-    return (work.partition, work.offset) if key is None else key
+    key = attempt.record.raw_key
+    return (attempt.partition, attempt.offset) if key is None else key

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from headway.core.engine.work import FinalOutcome
+from headway.core.engine.attempt import FinalOutcome
 from headway.core.retry import GiveUp
 from headway.errors import ExpiredError
 from headway.execution.context import wall_time
 from headway.execution.gate import Gate
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +29,23 @@ class ExpiryGate(Gate):
         self._count = 0
         self._logged = 0
         self._log_at = -math.inf
-        self._last: RecordWork | None = None
+        self._last: RecordAttempt | None = None
 
     def admit(self, job: Job, now: float) -> Job:
         """Return the attempts whose records have not expired.
 
         A record whose dead letter or schedule must be sent never expires.
         """
-        expired = [work for work in job if work.not_after <= now and not work.outcome]
+        expired = [attempt for attempt in job if attempt.not_after <= now and not attempt.outcome]
         if not expired:
             return job
-        for work in expired:
-            at = datetime.fromtimestamp(wall_time(work.not_after), UTC)
+        for attempt in expired:
+            at = datetime.fromtimestamp(wall_time(attempt.not_after), UTC)
             error = ExpiredError(f"The record expired at {at:%Y-%m-%d %H:%M:%S} UTC, before it could be started.")
-            work.outcome = FinalOutcome(error, GiveUp("it expired before it was started") if self._keeps else None)
+            attempt.outcome = FinalOutcome(error, GiveUp("it expired before it was started") if self._keeps else None)
         self._count += len(expired)
         self._last = expired[-1]
-        return [work for work in job if work not in expired]
+        return [attempt for attempt in job if attempt not in expired]
 
     def log(self, now: float, *, at_end: bool = False) -> None:
         """Log how many records have expired since the last log line. Logs at most once in 10 seconds."""

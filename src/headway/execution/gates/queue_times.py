@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.execution.gate import Gate
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 from headway.records.record_types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -42,27 +42,27 @@ class QueueTimes(Gate):
 
     def started(self, job: Job, running: int, now: float) -> bool:
         """Count the records that waited too long. Retries are not counted, because they waited for their back-off."""
-        for work in job:
-            waited = now - work.arrived
-            if waited > self._limit and work.failure is None and not self._was_counted(work):
-                self._count(work, waited, now)
+        for attempt in job:
+            waited = now - attempt.arrived
+            if waited > self._limit and attempt.failure is None and not self._was_counted(attempt):
+                self._count(attempt, waited, now)
         return False
 
-    def put_back(self, work: RecordWork) -> None:
+    def put_back(self, attempt: RecordAttempt) -> None:
         """Record that an attempt had a slot already, so that its next start is not counted."""
-        if work.failure is None:
-            self._counted.add((work.partition, work.offset))
+        if attempt.failure is None:
+            self._counted.add((attempt.partition, attempt.offset))
 
-    def _was_counted(self, work: RecordWork) -> bool:
-        if not self._counted or (work.partition, work.offset) not in self._counted:
+    def _was_counted(self, attempt: RecordAttempt) -> bool:
+        if not self._counted or (attempt.partition, attempt.offset) not in self._counted:
             return False
-        self._counted.discard((work.partition, work.offset))
+        self._counted.discard((attempt.partition, attempt.offset))
         return True
 
-    def _count(self, work: RecordWork, waited: float, now: float) -> None:
+    def _count(self, attempt: RecordAttempt, waited: float, now: float) -> None:
         with self._counting:
             self._late += 1
-            about = self._topics.setdefault(work.partition.topic, _LateRecords(now))
+            about = self._topics.setdefault(attempt.partition.topic, _LateRecords(now))
             about.count += 1
             about.longest = max(about.longest, waited)
             self._log_at = min(about.log_at, self._log_at)

@@ -12,7 +12,7 @@ from headway.core.engine.suspects import MOST_SUSPECTS, Suspect, as_death
 from headway.core.retry import GiveUp, Verdict
 from headway.errors import BatchError
 from headway.execution.gate import Gate
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 from headway.execution.running_table import RunningTable
 
 PATIENCE = 60.0
@@ -35,7 +35,7 @@ class Supervision(Gate):
         self._request_commit = request_commit
         self._suspects: dict[_RecordPlace, Suspect] = {}
         self._condemned: set[_RecordPlace] = set()
-        self.alone: RecordWork | None = None
+        self.alone: RecordAttempt | None = None
         """The suspect that runs alone, or waits until it can. No other attempt starts meanwhile."""
         self._is_waiting = False
         self._since = 0.0
@@ -56,17 +56,17 @@ class Supervision(Gate):
         """
         if not self._suspects:
             return
-        failed = {index: error for index, work in enumerate(job) if (error := self._failed_before(work))}
+        failed = {index: error for index, attempt in enumerate(job) if (error := self._failed_before(attempt))}
         # A batch with other records can have started before its suspects were known. The handler is then called for
         # all of them, because a `BatchError` for the suspects would count the other records as done.
         if len(failed) == len(job):
             raise BatchError(failed) if job[1:] else failed[0]
 
-    def _failed_before(self, work: RecordWork) -> BaseException | None:
-        if not (suspect := self._find(work)) or not self._has_failed(work, suspect):
+    def _failed_before(self, attempt: RecordAttempt) -> BaseException | None:
+        if not (suspect := self._find(attempt)) or not self._has_failed(attempt, suspect):
             return None
-        if work.attempt <= suspect.attempts:
-            work.failure = suspect.failure(time.monotonic() - time.time())
+        if attempt.number <= suspect.attempts:
+            attempt.failure = suspect.failure(time.monotonic() - time.time())
         return suspect.error()
 
     def expect_batches(self, slots: int, max_size: int) -> None:
@@ -83,10 +83,10 @@ class Supervision(Gate):
         """
         if not self._suspects or not job[1:]:
             return job
-        suspects = [(index, work, each) for index, work in enumerate(job) if (each := self._find(work))]
+        suspects = [(index, attempt, each) for index, attempt in enumerate(job) if (each := self._find(attempt))]
         if not suspects:
             return job
-        if failed := [work for _, work, suspect in suspects if self._has_failed(work, suspect)]:
+        if failed := [attempt for _, attempt, suspect in suspects if self._has_failed(attempt, suspect)]:
             return failed
         return job[: max(1, suspects[0][0])]
 
@@ -96,11 +96,11 @@ class Supervision(Gate):
 
     def started(self, job: Job, running: int, now: float) -> bool:
         """Write the job into the table, or hold the job back if it is a suspect and other jobs are running."""
-        work = job[0]
-        if self._suspects and (suspect := self._find(work)):
-            if self._has_failed(work, suspect):
+        attempt = job[0]
+        if self._suspects and (suspect := self._find(attempt)):
+            if self._has_failed(attempt, suspect):
                 return False
-            self.alone, self._since, self._is_waiting = work, now, running > 1
+            self.alone, self._since, self._is_waiting = attempt, now, running > 1
             if self._is_waiting:
                 return True
         for each in job:
@@ -115,52 +115,52 @@ class Supervision(Gate):
         self._table.enter(self.alone)
         return [self.alone]
 
-    def timed_out(self, now: float, *, ending: bool) -> tuple[RecordWork, float] | None:
+    def timed_out(self, now: float, *, ending: bool) -> tuple[RecordAttempt, float] | None:
         """Let other records start again if a suspect has run alone for too long, or has waited for that for too long.
 
         If a suspect was waiting, returns the suspect, which must give back its slot, and the time at which it can be
         taken again. A waiting suspect is also returned if the run ends or its partition leaves this consumer.
         """
-        work = self.alone
-        if work is None:
+        attempt = self.alone
+        if attempt is None:
             return None
         is_late = now - self._since >= PATIENCE
         if self._is_waiting:
-            leaves = ending or work.assignment.state in (PartitionState.LEAVING, PartitionState.GONE)
-            return (work, now + PATIENCE if is_late else now) if leaves or is_late else None
+            leaves = ending or attempt.assignment.state in (PartitionState.LEAVING, PartitionState.GONE)
+            return (attempt, now + PATIENCE if is_late else now) if leaves or is_late else None
         if is_late:
             self.alone = None
         return None
 
-    def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
+    def judged(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict, now: float) -> Verdict:
         """Remember a record that becomes a dead letter because it killed processes, so that its handler is not called.
 
         This matters if Kafka refuses the dead letter, because then the record is taken again.
         """
         if isinstance(verdict, GiveUp) and as_death(error):
-            self._condemned.add(_address(work))
+            self._condemned.add(_address(attempt))
         return verdict
 
-    def done(self, work: RecordWork, now: float) -> bool:
+    def done(self, attempt: RecordAttempt, now: float) -> bool:
         """If the record is a suspect, forget it, request a commit, and return True.
 
         The commit is requested at once because another record could kill this process. Without the commit, the next
         process would handle the suspect again, and could be killed by it.
         """
-        if not self._suspects or self._find(work) is None:
+        if not self._suspects or self._find(attempt) is None:
             return False
-        self._suspects.pop(_address(work), None)
-        self._condemned.discard(_address(work))
+        self._suspects.pop(_address(attempt), None)
+        self._condemned.discard(_address(attempt))
         self._request_commit()
         return True
 
-    def ended(self, work: RecordWork, running: int, now: float) -> bool:
+    def ended(self, attempt: RecordAttempt, running: int, now: float) -> bool:
         """Remove an attempt from the table. Return True if it ran alone, because other attempts can start now."""
-        self._table.leave(work)
-        if work is not self.alone:
+        self._table.leave(attempt)
+        if attempt is not self.alone:
             return False
         if not self._is_waiting:  # the process is alive after the suspect ran alone, so the suspicion ends
-            self._suspects.pop(_address(work), None)
+            self._suspects.pop(_address(attempt), None)
         self.alone = None
         return True
 
@@ -168,13 +168,13 @@ class Supervision(Gate):
         """Clear the table at the end of the run, so that no record is a suspect if the process dies later."""
         self._table.clear()
 
-    def _find(self, work: RecordWork) -> Suspect | None:
-        suspect = self._suspects.get(_address(work))
-        return suspect if suspect and suspect.record.timestamp == work.record.timestamp else None
+    def _find(self, attempt: RecordAttempt) -> Suspect | None:
+        suspect = self._suspects.get(_address(attempt))
+        return suspect if suspect and suspect.record.timestamp == attempt.record.timestamp else None
 
-    def _has_failed(self, work: RecordWork, suspect: Suspect) -> bool:
-        return work.attempt <= suspect.attempts or _address(work) in self._condemned
+    def _has_failed(self, attempt: RecordAttempt, suspect: Suspect) -> bool:
+        return attempt.number <= suspect.attempts or _address(attempt) in self._condemned
 
 
-def _address(work: RecordWork) -> _RecordPlace:
-    return work.record.kafka_topic, work.record.partition, work.offset
+def _address(attempt: RecordAttempt) -> _RecordPlace:
+    return attempt.record.kafka_topic, attempt.record.partition, attempt.offset

@@ -4,11 +4,11 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from headway.core.engine.work import FailedAttempts
+from headway.core.engine.attempt import FailedAttempts
 from headway.core.retry import REASON, failure_behind
 from headway.core.user_errors import attribute, class_name, description_of, is_error, text_of
 from headway.errors import BatchError, ConfigError, FatalError, HandlerProcessError, RetriableError, RetryLater
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job, RecordAttempt
 from headway.records.record_types import ConsumerRecord, Header
 
 HandlerOutcome = tuple[BaseException | None, Any]
@@ -60,7 +60,7 @@ class SentAttempt(NamedTuple):
     message: tuple[Any, ...]
     suffix: str
     level: int
-    attempt: int
+    number: int
     failure: FailedAttempts | None
     arrived: float
     not_after: float
@@ -87,10 +87,10 @@ class ProcessReport(NamedTuple):
 
 def attempts_of(job: Job) -> list[SentAttempt]:
     """Convert the attempts of a job to the form in which they are sent to a process."""
-    return [_attempt(work.record, work) for work in job]
+    return [_attempt(attempt.record, attempt) for attempt in job]
 
 
-def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
+def _attempt(record: ConsumerRecord, attempt: RecordAttempt) -> SentAttempt:
     message = (
         record.kafka_topic,
         record.partition,
@@ -101,13 +101,13 @@ def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
         record.timestamp,
         record.leader_epoch,
     )
-    failure = work.failure
+    failure = attempt.failure
     if failure:
         error = portable(failure.error)
         # The first error need not be sent, because the handler's `Context` exposes only the last error.
         failure = failure._replace(error=error, first_error=error)
     suffix = record.kafka_topic[len(record.topic) :]
-    return SentAttempt(message, suffix, work.level, work.attempt, failure, work.arrived, work.not_after)
+    return SentAttempt(message, suffix, attempt.level, attempt.number, failure, attempt.arrived, attempt.not_after)
 
 
 def portable(error: BaseException) -> BaseException:

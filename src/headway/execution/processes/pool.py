@@ -158,8 +158,8 @@ class Processes(Executor):
             said = child.receive(self._time_limit, self._is_closing)
             for outcome, seconds in said.outcomes:
                 job = child.jobs.popleft()
-                for work in job:  # the time that the job waited in the process is not handler time of its tenant
-                    work.started = time.monotonic() - seconds
+                for attempt in job:  # the time that the job waited in the process is not handler time of its tenant
+                    attempt.started = time.monotonic() - seconds
                 self._report(job, *loaded(outcome))
             for job in child.given_back(said):
                 self._again(job)
@@ -180,9 +180,9 @@ class Processes(Executor):
                 self._again(job)
 
     def _again(self, job: Job) -> None:
-        for work in job:
-            work.started = time.monotonic()
-            self._dispatch.untried(work)
+        for attempt in job:
+            attempt.started = time.monotonic()
+            self._dispatch.untried(attempt)
 
     def _is_closing(self) -> bool:
         return self._closing
@@ -190,7 +190,7 @@ class Processes(Executor):
 
 def _death_of(job: Job, how: str) -> BaseException:
     """Return the error for a job whose process died. For a batch, it has a separate error for each record."""
-    errors = [died(how, deaths_of(work.failure) + 1, alone=len(job) == 1) for work in job]
+    errors = [died(how, deaths_of(attempt.failure) + 1, alone=len(job) == 1) for attempt in job]
     return BatchError(dict(enumerate(errors))) if len(job) > 1 else errors[0]
 
 

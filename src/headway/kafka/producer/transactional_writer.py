@@ -121,37 +121,37 @@ class TransactionalWriter:
         itself refuses the record. Raises `NotStoredError` if records are not stored for another reason, or when
         `is_given_up` returns True.
         """
-        attempt = _Attempt(records, stored, certain=self.client.batches_of_one or len(records) == 1)
+        reports = _WriteReports(records, stored, certain=self.client.batches_of_one or len(records) == 1)
         with GcPause():
-            rejection = self._send(attempt, is_given_up)
+            rejection = self._send(reports, is_given_up)
         if rejection:
             return rejection
-        while self.client.flush(_REPORTS_WITHIN) and not attempt.is_decided():
-            self._raise_if_silent(attempt, is_given_up)
-        if attempt.rejection:
-            return attempt.rejection
-        if attempt.failure:
-            raise attempt.failure
-        return self._forbidden(records) if attempt.purged_at is not None else None
+        while self.client.flush(_REPORTS_WITHIN) and not reports.is_decided():
+            self._raise_if_silent(reports, is_given_up)
+        if reports.rejection:
+            return reports.rejection
+        if reports.failure:
+            raise reports.failure
+        return self._forbidden(records) if reports.purged_at is not None else None
 
-    def _send(self, attempt: "_Attempt", is_given_up: Callable[[], bool]) -> Rejection | None:
+    def _send(self, reports: "_WriteReports", is_given_up: Callable[[], bool]) -> Rejection | None:
         """Queue the records until an error is reported. Returns a rejection if the client itself refuses a record."""
-        client, report = self.client, attempt.report
-        for position, record in enumerate(attempt.records):
+        client, report = self.client, reports.report
+        for position, record in enumerate(reports.records):
             try:
-                while not attempt.is_broken:
+                while not reports.is_broken:
                     try:
                         client.produce(record, partial(report, position))
                         break
                     except BufferError:
                         client.reports.serve(_REPORTS_WITHIN)
-                        self._raise_if_silent(attempt, is_given_up)
+                        self._raise_if_silent(reports, is_given_up)
                 else:
                     return None
             except (DeliveryError, SerializationError) as error:
                 if not refuses_all(error):
                     return Rejection(position, error_name(error), str(error))
-                attempt.note_purged()
+                reports.note_purged()
         return None
 
     def _forbidden(self, records: Sequence[OutgoingRecord]) -> Rejection:
@@ -168,12 +168,12 @@ class TransactionalWriter:
                     return Rejection(position, FORBIDDEN, reason)
         raise NotStoredError(str(cause), range(len(records))) from cause.__cause__
 
-    def _raise_if_silent(self, attempt: "_Attempt", is_given_up: Callable[[], bool]) -> None:
+    def _raise_if_silent(self, reports: "_WriteReports", is_given_up: Callable[[], bool]) -> None:
         """Raise `NotStoredError` if no record has been acknowledged for too long, or if the write was given up."""
-        if attempt.silent_for() < self._silent_for and not is_given_up():
+        if reports.silent_for() < self._silent_for and not is_given_up():
             return
-        if waiting := attempt.waiting():
-            topics = ", ".join(sorted({attempt.records[position].topic for position in waiting}))
+        if waiting := reports.waiting():
+            topics = ", ".join(sorted({reports.records[position].topic for position in waiting}))
             raise NotStoredError(
                 f"Kafka has stopped acknowledging records. {len(waiting)} records for {topics} are not stored.",
                 waiting,
@@ -188,7 +188,7 @@ class TransactionalWriter:
         retrying(self.transactions.abort, within, is_over=is_over)
 
 
-class _Attempt:
+class _WriteReports:
     """The reports of the records in one transaction."""
 
     def __init__(self, records: Sequence[OutgoingRecord], stored: OnStored, *, certain: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from headway.core.engine.work import NOTHING_BROUGHT, Brought, FailedAttempts, Work
+from headway.core.engine.attempt import NOTHING_BROUGHT, Attempt, Brought, FailedAttempts
 from headway.core.retry import failure_behind
 from headway.dead_letters import name_and_text
 from headway.execution.context import wall_time
@@ -48,9 +48,9 @@ def brought_along(batch: InputBatch, now: float, expires_after: float | None = N
     return found
 
 
-def failure_after(work: Work[Any], error: BaseException, *, untried: bool = False) -> FailedAttempts | None:
-    """Return the failed attempts at a row, including `work`, the attempt that has failed with this error."""
-    return work.again(0.0, failure_behind(error), time.monotonic(), untried).failure
+def failure_after(attempt: Attempt[Any], error: BaseException, *, untried: bool = False) -> FailedAttempts | None:
+    """Return the failed attempts at a row, including `attempt`, which has failed with this error."""
+    return attempt.again(0.0, failure_behind(error), time.monotonic(), untried).failure
 
 
 def row_history_after(row: InputRow, failure: FailedAttempts | None) -> str | None:

@@ -62,7 +62,7 @@ class RunningCalls:
         if self._watches:
             self._running[job[0]] = _RunningCall(job, time.monotonic(), task)
 
-    def end(self, work: Any) -> bool:
+    def end(self, attempt: Any) -> bool:
         """Record that a call has ended.
 
         Returns whether the result of the call counts. The result of a call that was abandoned, or left at the deadline,
@@ -71,10 +71,10 @@ class RunningCalls:
         if not self._watches:
             return True
         with self._ending:
-            self._running.pop(work, None)  # missing if the call was interrupted before `begin` recorded it
-            if work not in given_up and work not in left_behind:
+            self._running.pop(attempt, None)  # missing if the call was interrupted before `begin` recorded it
+            if attempt not in given_up and attempt not in left_behind:
                 return True
-            _has_ended(work)
+            _has_ended(attempt)
             return False
 
     def overdue(self) -> Sequence[Any]:
@@ -82,7 +82,7 @@ class RunningCalls:
         if not self._limit:
             return []
         now = time.monotonic()
-        return [work for work, call in list(self._running.items()) if now - call.began > self._patience]
+        return [attempt for attempt, call in list(self._running.items()) if now - call.began > self._patience]
 
     def leave(self) -> Sequence[tuple[Sequence[Any], TimeLimitError | RetriableError]]:
         """Stop waiting for all running calls at the deadline, and cancel coroutines. Returns each call's job and error.
@@ -95,9 +95,9 @@ class RunningCalls:
             left = dict(self._running)
             self._running.clear()
             left_behind.update(left)
-        for work, call in left.items():
+        for attempt, call in left.items():
             if call.task:
-                call.task.get_loop().call_soon_threadsafe(_cancel, call.task, work)
+                call.task.get_loop().call_soon_threadsafe(_cancel, call.task, attempt)
         if earlier > MOST_LEFT:
             raise HandlerError(
                 f"In one of Spark's Python workers, {earlier} calls of handlers were still running at the deadlines of "
@@ -110,32 +110,34 @@ class RunningCalls:
         """Return the error for a call that is still running at the deadline."""
         what = f"The handler had not ended at the deadline, {self._deadline.seconds:g} s after its task's first rows"
         had = self._deadline.at - call.began
-        if had >= _FAIR_FRACTION * self._deadline.seconds or any(work.untried >= _MOST_UNCOUNTED for work in call.job):
+        if had >= _FAIR_FRACTION * self._deadline.seconds or any(
+            attempt.untried >= _MOST_UNCOUNTED for attempt in call.job
+        ):
             return TimeLimitError(f"{what}.")
         return RetriableError(
             f"{what}; this does not count as an attempt, because the call had begun only {had:.3g} s before.",
             untried=True,
         )
 
-    def give_up(self, work: Any) -> tuple[Sequence[Any], FatalError] | None:
+    def give_up(self, attempt: Any) -> tuple[Sequence[Any], FatalError] | None:
         """Abandon an overdue call. Returns its job and error, or None if the call has ended in the meantime.
 
         Raises `HandlerError` if more than `MOST_STUCK` abandoned calls still run in this process, because then a single
         row cannot be the cause.
         """
         with self._ending:
-            call = self._running.get(work)
+            call = self._running.get(attempt)
             if call is None or time.monotonic() - call.began <= self._patience:
                 return None
-            del self._running[work]
-            given_up.add(work)
+            del self._running[attempt]
+            given_up.add(attempt)
         if call.task:  # needed because `end` is not called if the asyncio task ends after the stage has ended
-            call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: _has_ended(work))
+            call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: _has_ended(attempt))
         if len(given_up) > MOST_STUCK:
             raise HandlerError(
                 f"In one of Spark's Python workers, {len(given_up)} calls of handlers are still running long after "
-                f"their time limits. The last of them, with a limit of {self._limit:g} s, is for {work.record!r}. Set "
-                "a time limit on the operation that they wait for, such as the timeout of a socket or client."
+                f"their time limits. The last of them, with a limit of {self._limit:g} s, is for {attempt.record!r}. "
+                "Set a time limit on the operation that they wait for, such as the timeout of a socket or client."
             )
         return call.job, FatalError(
             f"The handler did not end within its time limit of {self._limit:g} s, and could not be interrupted. After "
@@ -147,7 +149,7 @@ class RunningCalls:
         """Return the error for an event loop that a coroutine blocks."""
         patience = self._patience or LONGER_BY
         task = asyncio.current_task(loop)
-        rows = [repr(work.record) for work, call in list(self._running.items()) if task and call.task is task]
+        rows = [repr(attempt.record) for attempt, call in list(self._running.items()) if task and call.task is task]
         return HandlerError(
             f"The coroutine for {rows[0] if rows else 'a row'} has blocked its event loop for {patience:g} s, so no "
             "other coroutine can continue. Use await for operations that take time, or make the handler a plain "
@@ -155,15 +157,15 @@ class RunningCalls:
         )
 
 
-def _has_ended(work: Any) -> None:
-    given_up.discard(work)
-    left_behind.discard(work)
+def _has_ended(attempt: Any) -> None:
+    given_up.discard(attempt)
+    left_behind.discard(attempt)
 
 
-def _cancel(task: "asyncio.Task[Any]", work: Any) -> None:
+def _cancel(task: "asyncio.Task[Any]", attempt: Any) -> None:
     """Cancel an asyncio task. Must be called in the task's event loop.
 
     The callback stops tracking the attempt even if `end` is never called, which happens if the stage ends first.
     """
-    task.add_done_callback(lambda _: _has_ended(work))
+    task.add_done_callback(lambda _: _has_ended(attempt))
     task.cancel()

@@ -23,9 +23,9 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from headway.core.engine.attempt import FailedAttempts
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import ALONE, Ordering
-from headway.core.engine.work import FailedAttempts
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.untrusted import LATEST
 from headway.core.user_errors import text_of
@@ -229,21 +229,21 @@ class Stage:
 
         If the handler is async, this returns the coroutine, which the executor awaits.
         """
-        if works := self._begin(job):
-            return self._handle(works)
+        if attempts := self._begin(job):
+            return self._handle(attempts)
         return _not_called() if self._is_async else _NOT_CALLED
 
     def give_up(self, failure: HeadwayError) -> None:
         """End the task with this error."""
         self._dispatch.give_up(failure)
 
-    def _handle(self, works: Sequence[Any]) -> Any:
+    def _handle(self, attempts: Sequence[Any]) -> Any:
         if self._settings.batches is None:
-            return self._handler(works[0].record.row, Context(works[0]))
-        rows: Any = [work.record.row for work in works]
+            return self._handler(attempts[0].record.row, Context(attempts[0]))
+        rows: Any = [attempt.record.row for attempt in attempts]
         if self._settings.arrow_columns:
             rows = selected_columns(rows, self._settings.arrow_columns)
-        return self._handler(rows, [Context(work) for work in works])
+        return self._handler(rows, [Context(attempt) for attempt in attempts])
 
     def _begin(self, job: Job) -> Sequence[Any]:
         """Return the attempts of a job for which the handler must be called, or no attempts after the deadline.
@@ -253,33 +253,33 @@ class Stage:
         self._running.begin(job, asyncio.current_task() if self._is_async else None)
         if self._dispatch.ending or self._deadline.is_over():
             return ()
-        works = self._called(job)
+        attempts = self._called(job)
         now = time.time()
-        for work in works:
-            work.record.started = now
-        return works
+        for attempt in attempts:
+            attempt.record.started = now
+        return attempts
 
     def _called(self, job: Job) -> Sequence[Any]:
         """Return the attempts of a job, leaving out rows behind a row of their key that parks or delays them."""
         lane = job[0].lane
         if lane not in self._parks and lane not in self._returned:
             return job
-        return [work for work in job if not (self._is_parked(work) or self._is_behind_returned(work))]
+        return [attempt for attempt in job if not (self._is_parked(attempt) or self._is_behind_returned(attempt))]
 
-    def _is_parked(self, work: Any) -> bool:
-        return work.lane in self._parks and bool(self._parks[work.lane] < work.offset)
+    def _is_parked(self, attempt: Any) -> bool:
+        return attempt.lane in self._parks and bool(self._parks[attempt.lane] < attempt.offset)
 
-    def _is_behind_returned(self, work: Any) -> bool:
-        first = self._returned.get(work.lane)
-        return first is not None and bool(first.offset < work.offset)
+    def _is_behind_returned(self, attempt: Any) -> bool:
+        first = self._returned.get(attempt.lane)
+        return first is not None and bool(first.offset < attempt.offset)
 
     def returned(self, job: Job, result: Any) -> Job | None:
         """Put out the rows of a job whose call has returned. Returns the next job for the executor."""
         if not self._running.end(job[0]):
             return None
         if result is _NOT_CALLED:
-            for work in job:
-                self._put_unhandled(work)
+            for attempt in job:
+                self._put_unhandled(attempt)
             return self._dispatch.complete(job)
         if self._settings.batches is None:
             refused = self._check(job[0], result)
@@ -293,25 +293,27 @@ class Stage:
         except BaseException as error:  # raised for a wrong number of results, by Arrow, or by a class of the user
             return self._settle(job, dict.fromkeys(called, FatalError(text_of(error))))
         checked = zip(called, results, strict=True)
-        return self._settle(job, {work: refused for work, each in checked if (refused := self._check(work, each))})
+        return self._settle(
+            job, {attempt: refused for attempt, each in checked if (refused := self._check(attempt, each))}
+        )
 
     def _put_uncalled(self, job: Job) -> Sequence[Any]:
         """Put out the rows of a batch that were not passed to the handler. Returns the attempts at the other rows."""
         called = self._called(job)
         if len(called) < len(job):
-            for work in job:
-                if work not in called:
-                    self._put_unhandled(work)
+            for attempt in job:
+                if attempt not in called:
+                    self._put_unhandled(attempt)
         return called
 
-    def _check(self, work: Any, result: Any) -> FatalError | None:
+    def _check(self, attempt: Any, result: Any) -> FatalError | None:
         """Put out a row with its result. If the result does not fit the schema, return an error instead."""
         try:
             checked, size = self._results.checked(result)
         except BaseException as error:  # raised by Arrow, by Python (OverflowError), or by a class of the user
             return FatalError(str(not_run(result) or self._results.refusal(error)))
-        row: StageRow = work.record
-        self._held.put(row, RowOutcome("ok", work.attempt, checked, size, None, row.started, time.time()))
+        row: StageRow = attempt.record
+        self._held.put(row, RowOutcome("ok", attempt.number, checked, size, None, row.started, time.time()))
         return None
 
     def raised(self, job: Job, error: BaseException) -> Job | None:
@@ -322,9 +324,9 @@ class Stage:
             return self._settle(job, {job[0]: error})
         called = self._put_uncalled(job)
         failures = failures_of(called, error)
-        for work in called:
-            if work not in failures:
-                self._check(work, None)
+        for attempt in called:
+            if attempt not in failures:
+                self._check(attempt, None)
         return self._settle(job, failures)
 
     def _settle(self, job: Job, failures: Mapping[Any, BaseException]) -> Job | None:
@@ -333,11 +335,11 @@ class Stage:
             failures = self._without_late_ones(failures)
         if not self._settings.later:
             failures = {
-                work: FatalError(_NOT_LATER) if issubclass(type(error), RetryLater) else error
-                for work, error in failures.items()
+                attempt: FatalError(_NOT_LATER) if issubclass(type(error), RetryLater) else error
+                for attempt, error in failures.items()
             }
         failed = list(failures.items())
-        return self._dispatch.complete_each([(work, ()) for work in job if work not in failures], failed)
+        return self._dispatch.complete_each([(attempt, ()) for attempt in job if attempt not in failures], failed)
 
     def _without_late_ones(self, failures: Mapping[Any, BaseException]) -> Mapping[Any, BaseException]:
         """Put out rows whose call exceeded its time limit, with the result of `on_time_limit`.
@@ -345,15 +347,15 @@ class Stage:
         Returns the remaining failures. If `on_time_limit` raises, its error takes the place of the original one.
         """
         left: dict[Any, BaseException] = {}
-        for work, error in failures.items():
+        for attempt, error in failures.items():
             refused: BaseException | None = error
             if issubclass(type(error), TimeLimitError) and not self._deadline.is_over():
                 try:
-                    refused = self._check(work, self._settings.on_time_limit(work.record.row))  # type: ignore[misc]
+                    refused = self._check(attempt, self._settings.on_time_limit(attempt.record.row))  # type: ignore[misc]
                 except BaseException as raised:
                     refused = raised
             if refused is not None:
-                left[work] = refused
+                left[attempt] = refused
         return left
 
     # The deadline
@@ -363,68 +365,68 @@ class Stage:
         self._dispatch.end()
         for job, error in self._running.leave():
             self._dispatch.complete_elsewhere(job, error)
-        while works := self._take_all():
-            for work in works:
-                self._put_unhandled(work)
+        while attempts := self._take_all():
+            for attempt in attempts:
+                self._put_unhandled(attempt)
 
     def _take_all(self) -> Sequence[Any]:
         with self._dispatch.lock:
-            works = self._engine.take(_AT_A_TIME, math.inf)
-            for work in works:
-                self._engine.finish(work, time.monotonic())
-        return works
+            attempts = self._engine.take(_AT_A_TIME, math.inf)
+            for attempt in attempts:
+                self._engine.finish(attempt, time.monotonic())
+        return attempts
 
-    def _put_unhandled(self, work: Any) -> None:
+    def _put_unhandled(self, attempt: Any) -> None:
         """Put out a row whose handler was not called."""
-        row: StageRow = work.record
-        failure: FailedAttempts | None = work.failure
+        row: StageRow = attempt.record
+        failure: FailedAttempts | None = attempt.failure
         history = row_history_after(row.row, failure)
-        attempts = work.attempt - 1
-        if self._is_parked(work):
+        attempts = attempt.number - 1
+        if self._is_parked(attempt):
             self._held.put(row, RowOutcome("parked", attempts, error=(None, None, _BEHIND), history=history))
-        elif work.not_after <= time.monotonic():
+        elif attempt.not_after <= time.monotonic():
             self._held.put(row, RowOutcome("expired", attempts, error=(None, None, _EXPIRED), history=history))
         else:
             error = error_value(failure.error, _NOT_BEGUN) if failure else (None, None, _NOT_BEGUN)
-            again_at = self._again_at(work, time.time())
+            again_at = self._again_at(attempt, time.time())
             self._held.put(row, RowOutcome("later", attempts, error=error, history=history, again_at=again_at))
 
-    def _again_at(self, work: Any, at: float) -> float:
+    def _again_at(self, attempt: Any, at: float) -> float:
         """Return the time at which a row is handled again: `at`, or another time if the order of its key requires it.
 
         A row must not be handled again before an earlier row of its key, or after a later row.
         """
         at = min(at, _LATEST)
-        if work.lane is ALONE:
+        if attempt.lane is ALONE:
             return at
-        others = self._returned.get(work.lane)
+        others = self._returned.get(attempt.lane)
         if others is None:
-            self._returned[work.lane] = Returned(work.offset, at, at)
-        elif work.offset < others.offset:
+            self._returned[attempt.lane] = Returned(attempt.offset, at, at)
+        elif attempt.offset < others.offset:
             at = min(at, others.first_at)
-            self._returned[work.lane] = Returned(work.offset, at, others.last_at)
+            self._returned[attempt.lane] = Returned(attempt.offset, at, others.last_at)
         else:
             at = max(at, others.last_at)
-            self._returned[work.lane] = others._replace(last_at=at)
+            self._returned[attempt.lane] = others._replace(last_at=at)
         return at
 
-    def _schedule(self, work: Any, error: BaseException, delay: Any) -> None:
+    def _schedule(self, attempt: Any, error: BaseException, delay: Any) -> None:
         """Put out a row that is handled again later. The dispatch calls this to store a schedule."""
-        row: StageRow = work.record
+        row: StageRow = attempt.record
         if isinstance(delay, Due):
-            again_at = self._again_at(work, wall_time(delay.at))
-            failure = failure_after(work, error, untried=delay.untried)
+            again_at = self._again_at(attempt, wall_time(delay.at))
+            failure = failure_after(attempt, error, untried=delay.untried)
         else:
             try:
-                again_at, failure = due_at(delay, time.time()) / 1000, failure_after(work, error)
+                again_at, failure = due_at(delay, time.time()) / 1000, failure_after(attempt, error)
             except BaseException as refused:  # the delay can be an object of a user's class, which can raise anything
-                self._dispatch.not_scheduled(work, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
+                self._dispatch.not_scheduled(attempt, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
                 return
         failed_with, history = error_value(error, _LATER), row_history_after(row.row, failure)
         self._held.put(
-            row, RowOutcome("later", work.attempt, None, 0, failed_with, row.started, time.time(), history, again_at)
+            row, RowOutcome("later", attempt.number, None, 0, failed_with, row.started, time.time(), history, again_at)
         )
-        self._dispatch.stored(work)
+        self._dispatch.stored(attempt)
 
     def _give_up_overdue(self) -> None:
         """Abandon calls that have exceeded their time limit by far, and fail their rows."""
@@ -434,9 +436,9 @@ class Stage:
             return
         if self._holds_up():
             raise self._running.holding_up(handler_loop())
-        for work in self._running.overdue():  # again, because calls may have ended while the loop was tested
-            if given_up := self._running.give_up(work):
-                self._park_behind(work)  # the call may still run, and rows of a key must not run at the same time
+        for attempt in self._running.overdue():  # again, because calls may have ended while the loop was tested
+            if given_up := self._running.give_up(attempt):
+                self._park_behind(attempt)  # the call may still run, and rows of a key must not run at the same time
                 if isinstance(self._executor, Threads):
                     self._executor.replace_one()
                 self._dispatch.complete_elsewhere(*given_up)
@@ -445,25 +447,27 @@ class Stage:
         """Return whether a coroutine blocks the event loop in which all coroutines run."""
         return isinstance(self._executor, EventLoop) and not answers(handler_loop())
 
-    def send(self, work: Any, error: BaseException, reason: str) -> None:
+    def send(self, attempt: Any, error: BaseException, reason: str) -> None:
         """Put out a row that has failed permanently or has expired. The dispatch calls this to store a dead letter."""
-        row: StageRow = work.record
+        row: StageRow = attempt.record
         if issubclass(type(error), ExpiredError):
-            history = row_history_after(row.row, work.failure)
-            self._held.put(row, RowOutcome("expired", work.attempt - 1, error=(None, None, _EXPIRED), history=history))
+            history = row_history_after(row.row, attempt.failure)
+            self._held.put(
+                row, RowOutcome("expired", attempt.number - 1, error=(None, None, _EXPIRED), history=history)
+            )
         else:
             if self._settings.park_behind_failed:
-                self._park_behind(work)
-            failed_with, history = error_value(error, reason), row_history_after(row.row, failure_after(work, error))
+                self._park_behind(attempt)
+            failed_with, history = error_value(error, reason), row_history_after(row.row, failure_after(attempt, error))
             self._held.put(
-                row, RowOutcome("failed", work.attempt, None, 0, failed_with, row.started, time.time(), history)
+                row, RowOutcome("failed", attempt.number, None, 0, failed_with, row.started, time.time(), history)
             )
-        self._dispatch.stored(work)
+        self._dispatch.stored(attempt)
 
-    def _park_behind(self, work: Any) -> None:
+    def _park_behind(self, attempt: Any) -> None:
         """Arrange that later rows of this row's key are not handled."""
-        if work.lane is not ALONE:
-            self._parks[work.lane] = min(work.offset, self._parks.get(work.lane, work.offset))
+        if attempt.lane is not ALONE:
+            self._parks[attempt.lane] = min(attempt.offset, self._parks.get(attempt.lane, attempt.offset))
 
     # Rows out
 

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from headway.core.engine.attempt import Attempt
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
 
@@ -39,7 +39,7 @@ class Entry:
     arrived: int
     not_before: float = 0.0
     failed: bool = False
-    work: Work[Record] | None = None  # while it runs
+    attempt: Attempt[Record] | None = None  # while it runs
 
 
 @dataclass
@@ -71,7 +71,7 @@ class GatheringOfBatches(RuleBasedStateMachine):
         self.engine.let_batches_fill(self.least, linger, of_one_partition)
         self.now = 100
         self.stays: dict[TopicPartition, Stay] = {}
-        self.running: list[list[Work[Record]]] = []
+        self.running: list[list[Attempt[Record]]] = []
         self.handled: set[tuple[TopicPartition, int, int]] = set()
         for partition in PARTITIONS:
             self.assign(partition)
@@ -106,7 +106,7 @@ class GatheringOfBatches(RuleBasedStateMachine):
             self.engine.let_no_batch_fill()
             self.linger = 0
 
-    def batches(self, limit: int) -> Iterator[list[Work[Record]]]:
+    def batches(self, limit: int) -> Iterator[list[Attempt[Record]]]:
         while limit and (batch := self.engine.take_batch(self.size, self.now, self.of_one_partition)):
             limit -= 1
             yield batch
@@ -118,52 +118,52 @@ class GatheringOfBatches(RuleBasedStateMachine):
         for batch in batches:
             self.start(batch)
         if len(batches) < limit:  # slots are free, so none waits that need not
-            assert all(entry.work for entry in due)
+            assert all(entry.attempt for entry in due)
             if self.ordering is Ordering.UNORDERED:
-                assert all(sum(entry.work is None for entry in lane) < self.least for lane in full)
+                assert all(sum(entry.attempt is None for entry in lane) < self.least for lane in full)
             else:
-                assert all(lane[0].work for lane in full)
+                assert all(lane[0].attempt for lane in full)
 
-    def start(self, batch: list[Work[Record]]) -> None:
+    def start(self, batch: list[Attempt[Record]]) -> None:
         assert 1 <= len(batch) <= self.size
-        places = {self.place(work.record) for work in batch}
+        places = {self.place(attempt.record) for attempt in batch}
         assert len(places) == 1
-        entries = [self.entry(work) for work in batch]
+        entries = [self.entry(attempt) for attempt in batch]
         if self.ordering is not Ordering.UNORDERED:
             lane = self.lanes()[places.pop()]
-            assert not any(entry.work for entry in lane)  # never two batches at a time
+            assert not any(entry.attempt for entry in lane)  # never two batches at a time
             assert [id(entry) for entry in entries] == [id(entry) for entry in lane[: len(batch)]]
-        for entry, work in zip(entries, batch, strict=True):
-            assert entry.work is None
+        for entry, attempt in zip(entries, batch, strict=True):
+            assert entry.attempt is None
             assert entry.not_before <= self.now
-            entry.work = work
+            entry.attempt = attempt
         self.running.append(batch)
 
     @rule(data=st.data())
     def report_a_batch(self, data: st.DataObject) -> None:
         if not self.running:
             return
-        # All is drawn first: where Hypothesis ends an example within a rule, the works of a batch would be lost.
+        # All is drawn first: where Hypothesis ends an example within a rule, the attempts of a batch would be lost.
         batch = self.running[data.draw(st.integers(0, len(self.running) - 1))]
-        works = data.draw(st.permutations(batch))
-        reports = [(data.draw(outcomes), data.draw(st.integers(0, 4))) for _ in works]
+        attempts = data.draw(st.permutations(batch))
+        reports = [(data.draw(outcomes), data.draw(st.integers(0, 4))) for _ in attempts]
         self.running.remove(batch)
-        for work, (outcome, delay) in zip(works, reports, strict=True):
-            self.report(work, outcome, delay)
+        for attempt, (outcome, delay) in zip(attempts, reports, strict=True):
+            self.report(attempt, outcome, delay)
 
-    def report(self, work: Work[Record], outcome: str, delay: int) -> None:
-        stay = self.stays.get(work.partition)
-        entry = next((entry for entry in stay.entries if entry.work is work), None) if stay else None
+    def report(self, attempt: Attempt[Record], outcome: str, delay: int) -> None:
+        stay = self.stays.get(attempt.partition)
+        entry = next((entry for entry in stay.entries if entry.attempt is attempt), None) if stay else None
         if outcome == "done":
-            assert self.engine.finish(work, self.now) == (entry is not None)
+            assert self.engine.finish(attempt, self.now) == (entry is not None)
             if stay and entry:
                 stay.entries.remove(entry)
             return
         at = self.now + (delay if outcome == "failed" else 0)
         error = OSError() if outcome == "failed" else None
-        assert self.engine.retry(work, at, error, self.now) == (entry is not None)
+        assert self.engine.retry(attempt, at, error, self.now) == (entry is not None)
         if entry:
-            entry.work, entry.not_before = None, at
+            entry.attempt, entry.not_before = None, at
             entry.failed = entry.failed or outcome == "failed"
 
     # What must hold
@@ -181,14 +181,14 @@ class GatheringOfBatches(RuleBasedStateMachine):
                 lanes.setdefault(self.place(entry.record), []).append(entry)
         return lanes
 
-    def entry(self, work: Work[Record]) -> Entry:
-        return next(entry for entry in self.stays[work.partition].entries if entry.record is work.record)
+    def entry(self, attempt: Attempt[Record]) -> Entry:
+        return next(entry for entry in self.stays[attempt.partition].entries if entry.record is attempt.record)
 
     def heads(self) -> list[Entry]:
         """Those that are next in their lane."""
         if self.ordering is Ordering.UNORDERED:
-            return [entry for lane in self.lanes().values() for entry in lane if not entry.work]
-        return [lane[0] for lane in self.lanes().values() if not any(entry.work for entry in lane)]
+            return [entry for lane in self.lanes().values() for entry in lane if not entry.attempt]
+        return [lane[0] for lane in self.lanes().values() if not any(entry.attempt for entry in lane)]
 
     def until(self, entry: Entry) -> float:
         """How long a head waits at the most."""
@@ -203,7 +203,7 @@ class GatheringOfBatches(RuleBasedStateMachine):
         heads = {id(entry) for entry in self.heads()}
         lanes = []
         for lane in self.lanes().values():
-            fresh = [entry for entry in lane if not entry.failed and not entry.work]
+            fresh = [entry for entry in lane if not entry.failed and not entry.attempt]
             if len(fresh) >= self.least and (self.ordering is Ordering.UNORDERED or id(fresh[0]) in heads):
                 lanes.append(fresh)
         return lanes
@@ -234,8 +234,8 @@ class GatheringOfBatches(RuleBasedStateMachine):
             if not any(stay.entries for stay in self.stays.values()):
                 return
             while self.running:
-                for work in self.running.pop():
-                    self.report(work, "done", 0)
+                for attempt in self.running.pop():
+                    self.report(attempt, "done", 0)
             self.now += 5
             self.take(4)
         raise AssertionError("Some records never run.")

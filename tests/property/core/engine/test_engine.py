@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from headway.core.engine.attempt import Attempt
 from headway.core.engine.commit_tick import CommitTick
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import Commit, OffsetMap, decode_map
 from headway.core.retry import GiveUp
 from headway.records.record_types import TopicPartition
@@ -41,7 +41,7 @@ class Entry:
 
     record: Record
     not_before: float = 0.0
-    work: Work[Record] | None = None  # while it runs
+    attempt: Attempt[Record] | None = None  # while it runs
     attempts: int = 0
 
 
@@ -98,8 +98,8 @@ class EngineOfALog(RuleBasedStateMachine):
             size_of_output=lambda output: OUTPUT_SIZE,
         )
         self.stays: dict[TopicPartition, Stay] = {}
-        self.stale: list[Work[Record]] = []
-        self.slots: dict[Work[Record], Work[Record]] = {}  # of each work the first that was taken with it
+        self.stale: list[Attempt[Record]] = []
+        self.slots: dict[Attempt[Record], Attempt[Record]] = {}  # of each attempt the first that was taken with it
         for partition in PARTITIONS:
             self.assign(partition)
 
@@ -133,15 +133,15 @@ class EngineOfALog(RuleBasedStateMachine):
     @rule(partition=partitions)
     def give_up_what_runs_of_a_retired_partition(self, partition: TopicPartition) -> None:
         if (stay := self.stays.get(partition)) and stay.retired:
-            running = [entry for entry in stay.entries if entry.work]
-            self.engine.give_up([entry.work for entry in running if entry.work])
+            running = [entry for entry in stay.entries if entry.attempt]
+            self.engine.give_up([entry.attempt for entry in running if entry.attempt])
             for entry in running:
-                self.stale += [entry.work] if entry.work else []
-                entry.work = None
+                self.stale += [entry.attempt] if entry.attempt else []
+                entry.attempt = None
 
     def forget(self, partition: TopicPartition) -> None:
         if stay := self.stays.pop(partition, None):
-            self.stale += [entry.work for entry in stay.entries if entry.work]
+            self.stale += [entry.attempt for entry in stay.entries if entry.attempt]
 
     def committed(self, partition: TopicPartition) -> OffsetMap:
         return decode_map(self.broker[partition].metadata, self.broker[partition].offset, LOG)
@@ -159,39 +159,41 @@ class EngineOfALog(RuleBasedStateMachine):
     @rule(limit=st.integers(0, 8))
     def take(self, limit: int) -> None:
         ready = self.ready()
-        works = self.engine.take(limit, self.now)
-        assert len(works) == min(limit, sum(not self.is_full(entry.record.partition.level) for entry in ready))
-        for work in works:
-            self.start(work)
-            self.slots[work] = work
+        attempts = self.engine.take(limit, self.now)
+        assert len(attempts) == min(limit, sum(not self.is_full(entry.record.partition.level) for entry in ready))
+        for attempt in attempts:
+            self.start(attempt)
+            self.slots[attempt] = attempt
         for level in range(2):
-            taken = [work.offset for work in works if work.level == level]
-            assert len(taken) == len(set(zip(taken, [w.partition for w in works if w.level == level], strict=True)))
+            taken = [attempt.offset for attempt in attempts if attempt.level == level]
+            assert len(taken) == len(set(zip(taken, [w.partition for w in attempts if w.level == level], strict=True)))
 
     @rule(max_size=st.integers(1, 4))
     def take_batch(self, max_size: int) -> None:
         ready = sum(not self.is_full(entry.record.partition.level) for entry in self.ready())
         batch = self.engine.take_batch(max_size, self.now)
         assert min(1, ready) <= len(batch) <= max_size
-        assert len({self.lane(work.record) for work in batch}) <= 1 or all(self.is_alone(work.record) for work in batch)
-        for work in batch:
-            self.start(work, [other.offset for other in batch if other.partition == work.partition])
-            self.slots[work] = batch[0]
+        assert len({self.lane(attempt.record) for attempt in batch}) <= 1 or all(
+            self.is_alone(attempt.record) for attempt in batch
+        )
+        for attempt in batch:
+            self.start(attempt, [other.offset for other in batch if other.partition == attempt.partition])
+            self.slots[attempt] = batch[0]
 
-    def start(self, work: Work[Record], together: list[int] | None = None) -> None:
-        assert not self.stays[work.partition].retired
-        assert not self.stays[work.partition].held
-        entries = self.stays[work.partition].entries
-        entry = next(entry for entry in entries if entry.record.offset == work.offset)
-        assert entry.record is work.record
-        assert entry.work is None
+    def start(self, attempt: Attempt[Record], together: list[int] | None = None) -> None:
+        assert not self.stays[attempt.partition].retired
+        assert not self.stays[attempt.partition].held
+        entries = self.stays[attempt.partition].entries
+        entry = next(entry for entry in entries if entry.record.offset == attempt.offset)
+        assert entry.record is attempt.record
+        assert entry.attempt is None
         assert entry.not_before <= self.now
-        assert work.attempt == entry.attempts + 1
+        assert attempt.number == entry.attempts + 1
         ahead = [
-            other for other in entries[: entries.index(entry)] if self.lane(other.record) == self.lane(work.record)
+            other for other in entries[: entries.index(entry)] if self.lane(other.record) == self.lane(attempt.record)
         ]
         assert all(other.record.offset in (together or []) for other in ahead)
-        entry.work = work
+        entry.attempt = attempt
 
     @rule(data=st.data(), count=st.integers(1, 8))
     def finish_some(self, data: st.DataObject, count: int) -> None:
@@ -202,13 +204,13 @@ class EngineOfALog(RuleBasedStateMachine):
         if (found := self.choose_running(data)) is None:
             return
         stay, entry = found
-        work = entry.work
-        assert work
-        outputs = [(work.partition, work.offset, part) for part in range(2)]
-        assert self.engine.finish(work, self.now, outputs)
-        assert not self.engine.finish(work, self.now, outputs)
+        attempt = entry.attempt
+        assert attempt
+        outputs = [(attempt.partition, attempt.offset, part) for part in range(2)]
+        assert self.engine.finish(attempt, self.now, outputs)
+        assert not self.engine.finish(attempt, self.now, outputs)
         stay.entries.remove(entry)
-        stay.done.add(work.offset)
+        stay.done.add(attempt.offset)
         stay.kept += entry.record.size + 2 * OUTPUT_SIZE
 
     @rule(data=st.data(), delay=st.integers(0, 5))
@@ -216,21 +218,21 @@ class EngineOfALog(RuleBasedStateMachine):
         if (found := self.choose_running(data)) is None:
             return
         _, entry = found
-        work = entry.work
-        assert work
-        assert self.engine.retry(work, self.now + delay, OSError(), self.now)
-        assert not self.engine.retry(work, self.now, OSError(), self.now)
-        entry.work, entry.not_before, entry.attempts = None, self.now + delay, entry.attempts + 1
+        attempt = entry.attempt
+        assert attempt
+        assert self.engine.retry(attempt, self.now + delay, OSError(), self.now)
+        assert not self.engine.retry(attempt, self.now, OSError(), self.now)
+        entry.attempt, entry.not_before, entry.attempts = None, self.now + delay, entry.attempts + 1
 
     @rule(data=st.data())
     def report_what_is_stale(self, data: st.DataObject) -> None:
         if self.stale:
-            work = self.stale.pop(data.draw(st.integers(0, len(self.stale) - 1)))
-            assert not self.engine.finish(work, self.now, [(work.partition, work.offset, 0)])
-            assert not self.engine.fail(work, OSError(), GiveUp("no"), self.now)
+            attempt = self.stale.pop(data.draw(st.integers(0, len(self.stale) - 1)))
+            assert not self.engine.finish(attempt, self.now, [(attempt.partition, attempt.offset, 0)])
+            assert not self.engine.fail(attempt, OSError(), GiveUp("no"), self.now)
 
     def choose_running(self, data: st.DataObject) -> tuple[Stay, Entry] | None:
-        running = [(stay, entry) for stay in self.stays.values() for entry in stay.entries if entry.work]
+        running = [(stay, entry) for stay in self.stays.values() for entry in stay.entries if entry.attempt]
         return data.draw(st.sampled_from(running)) if running else None
 
     @rule(seconds=st.integers(1, 3))
@@ -278,7 +280,7 @@ class EngineOfALog(RuleBasedStateMachine):
         for stay in self.stays.values():
             if stay.retired or stay.held:
                 continue
-            lanes_in_a_batch = {self.lane(entry.record) for entry in stay.entries if entry.work}
+            lanes_in_a_batch = {self.lane(entry.record) for entry in stay.entries if entry.attempt}
             for entry in stay.entries:
                 if self.lane(entry.record) not in lanes_in_a_batch:
                     first.setdefault(self.lane(entry.record), entry)
@@ -317,10 +319,12 @@ class EngineOfALog(RuleBasedStateMachine):
     def the_counts_do_not_drift(self) -> None:
         assert not self.engine.take(0, self.now)
         entries = [entry for stay in self.stays.values() for entry in stay.entries]
-        running = [entry.work for entry in entries if entry.work] + self.stale
+        running = [entry.attempt for entry in entries if entry.attempt] + self.stale
         ready = [entry.record for entry in self.ready()]
         for level in range(2):
-            assert self.engine.slots_taken[level] == len({self.slots[work] for work in running if work.level == level})
+            assert self.engine.slots_taken[level] == len(
+                {self.slots[attempt] for attempt in running if attempt.level == level}
+            )
             assert self.engine.ready[level] == sum(record.partition.level == level for record in ready)
             size = sum(entry.record.size for entry in entries if entry.record.partition.level == level)
             assert self.engine.bytes_held[level] == size + self.kept(level)
@@ -328,7 +332,7 @@ class EngineOfALog(RuleBasedStateMachine):
         assert self.engine.work_remaining == len(entries)
 
     @invariant()
-    def it_wakes_when_the_next_work_is_due(self) -> None:
+    def it_wakes_when_the_next_attempt_is_due(self) -> None:
         self.engine.take(0, self.now)
         later = [entry.not_before for entry in self.heads() if entry.not_before > self.now]
         assert self.engine.next_wake() == min(later, default=None)
@@ -350,9 +354,9 @@ class EngineOfALog(RuleBasedStateMachine):
             self.engine.receive(
                 partition, [r for r in self.logs[partition] if r.offset >= self.stays[partition].position], self.now
             )
-        while works := self.engine.take(3, self.now):
-            for work in works:
-                self.engine.finish(work, self.now, [(work.partition, work.offset, part) for part in range(2)])
+        while attempts := self.engine.take(3, self.now):
+            for attempt in attempts:
+                self.engine.finish(attempt, self.now, [(attempt.partition, attempt.offset, part) for part in range(2)])
             self.acknowledge(self.engine.tick())
         whole = [(p, record.offset, part) for p, log in self.logs.items() for record in log for part in range(2)]
         assert sorted(self.published) == sorted(whole)

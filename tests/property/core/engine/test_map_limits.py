@@ -67,8 +67,8 @@ def test_outputs_wait_for_a_commit_that_remembers_their_record_and_none_is_forgo
 
     for step, number in [*steps, *[("finish", 0)] * RECORDS, ("commit", True)]:
         if step == "finish" and running:
-            work = running.pop(number % len(running))
-            engine.finish(work, 0.0, [work.offset])
+            attempt = running.pop(number % len(running))
+            engine.finish(attempt, 0.0, [attempt.offset])
         elif step == "commit":
             commit(bool(number))
         assert sorted(published) == [offset for offset in range(RECORDS) if is_done(stored, offset)]
@@ -112,7 +112,7 @@ def test_a_batch_with_outputs_is_remembered_as_a_whole_or_not_at_all_whatever_ro
             running.append(batch)
         if step == "finish" and running:
             batch = running.pop(number % len(running))
-            assert engine.finish_together(batch, 0.0, [[work.offset for work in batch]])
+            assert engine.finish_together(batch, 0.0, [[attempt.offset for attempt in batch]])
         elif step == "restart":  # what is not committed is forgotten
             engine, running = begin(), []
         elif step == "commit":

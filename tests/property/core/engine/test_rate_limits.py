@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from headway.core.engine.attempt import Attempt, Brought
+from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.work import Brought, Work
-from headway.core.engine.work_states import WorkState
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
-from tests.models.work_life import state_of
+from tests.models.attempt_life import state_of
 
 TENANTS = ["a", "b", "c"]
 KEYS = [None, b"x", b"y"]
@@ -90,7 +90,7 @@ class EngineWithRates(RuleBasedStateMachine):
         self.logs: dict[TopicPartition, list[Record]] = {each: [] for each in self.partitions}
         self.done: dict[TopicPartition, set[int]] = {each: set() for each in self.partitions}
         self.starts: defaultdict[Hashable, Starts] = defaultdict(Starts)
-        self.running: list[list[Work[Record]]] = []
+        self.running: list[list[Attempt[Record]]] = []
         self.batched = False
         self.held: set[TopicPartition] = set()
         for partition in self.partitions:
@@ -122,24 +122,24 @@ class EngineWithRates(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 6))
     def take(self, limit: int) -> None:
-        for work in self.engine.take(limit, self.now):
-            self.note_start([work])
+        for attempt in self.engine.take(limit, self.now):
+            self.note_start([attempt])
 
     @rule(size=st.integers(1, 4))
     def take_batch(self, size: int) -> None:
         self.batched = self.batched or size > 1
-        if works := self.engine.take_batch(size, self.now):
-            self.note_start(works)
+        if attempts := self.engine.take_batch(size, self.now):
+            self.note_start(attempts)
 
     @rule()
     def take_all_and_wait_for_the_next(self) -> None:
-        """No work waits whose names have all started less than they may; and the next time is no time too late."""
-        while works := self.engine.take(100, self.now):
-            for work in works:
-                self.note_start([work])
+        """No attempt waits whose names have all started less than they may; and the next time is no time too late."""
+        while attempts := self.engine.take(100, self.now):
+            for attempt in attempts:
+                self.note_start([attempt])
         if self.per_tenant is None or self.per_key is None:
-            for work in self.waiting_heads():
-                names = self.names_of(work)
+            for attempt in self.waiting_heads():
+                names = self.names_of(attempt)
                 assert names
                 assert all(self.starts[name].now(rate, self.now) > BURST * rate - SMALL for name, rate in names.items())
         if self.share and self.waiting_heads():
@@ -149,28 +149,28 @@ class EngineWithRates(RuleBasedStateMachine):
             self.now = wake
             taken = self.engine.take(100, self.now)
             assert taken or self.per_tenant is not None  # an earlier time than needed, if a batch has made a debt since
-            for work in taken:
-                self.note_start([work])
+            for attempt in taken:
+                self.note_start([attempt])
 
-    def waiting_heads(self) -> list[Work[Record]]:
-        """Return the works that wait for a permit, as the gates have them."""
+    def waiting_heads(self) -> list[Attempt[Record]]:
+        """Return the attempts that wait for a permit, as the gates have them."""
         gates = [gate for gate in (self.limits.keys, self.limits.tenants) if gate]
-        return [work for gate in gates for work in gate.waiting()]
+        return [attempt for gate in gates for attempt in gate.waiting()]
 
-    def names_of(self, work: Work[Record]) -> dict[Hashable, float]:
+    def names_of(self, attempt: Attempt[Record]) -> dict[Hashable, float]:
         """Return the names by which a start counts, and their rates."""
         names: dict[Hashable, float] = {}
-        if self.per_key is not None and work.record.raw_key is not None:
-            names[(work.partition.topic, work.level, work.record.raw_key)] = self.per_key
-        if (rate := self.of_tenants[work.record.tenant]) is not None:
-            names[work.record.tenant] = rate * self.share
+        if self.per_key is not None and attempt.record.raw_key is not None:
+            names[(attempt.partition.topic, attempt.level, attempt.record.raw_key)] = self.per_key
+        if (rate := self.of_tenants[attempt.record.tenant]) is not None:
+            names[attempt.record.tenant] = rate * self.share
         return names
 
-    def note_start(self, works: list[Work[Record]]) -> None:
-        for work in works:
-            if work.not_after <= self.now:
+    def note_start(self, attempts: list[Attempt[Record]]) -> None:
+        for attempt in attempts:
+            if attempt.not_after <= self.now:
                 continue
-            for name, rate in self.names_of(work).items():
+            for name, rate in self.names_of(attempt).items():
                 starts = self.starts[name]
                 debt = starts.now(rate, self.now)
                 # A permit that was given before the share shrank is still good, as is one for each level.
@@ -178,18 +178,18 @@ class EngineWithRates(RuleBasedStateMachine):
                 if not self.batched:
                     assert debt <= self.levels * (1 + BURST * full) - 1 + SMALL
                 starts.debt = debt + 1
-        self.running.append(works)
+        self.running.append(attempts)
 
     @rule(index=st.integers(0, 20), fails=st.booleans(), after=st.sampled_from([0.0, 0.5]))
     def end(self, index: int, fails: bool, after: float) -> None:
         if not self.running:
             return
-        for work in self.running.pop(index % len(self.running)):
+        for attempt in self.running.pop(index % len(self.running)):
             if fails:
-                self.engine.retry(work, self.now + after, ValueError(), self.now)
-            elif self.engine.finish(work, self.now):
-                assert work.offset not in self.done[work.partition]
-                self.done[work.partition].add(work.offset)
+                self.engine.retry(attempt, self.now + after, ValueError(), self.now)
+            elif self.engine.finish(attempt, self.now):
+                assert attempt.offset not in self.done[attempt.partition]
+                self.done[attempt.partition].add(attempt.offset)
 
     @rule(which=st.integers(0, 3))
     def hold_or_release(self, which: int) -> None:
@@ -225,9 +225,9 @@ class EngineWithRates(RuleBasedStateMachine):
         self.engine.release(self.held, self.now)
         self.held.clear()
         for _ in range(10_000):
-            while works := self.engine.take(100, self.now):
-                for work in works:
-                    self.note_start([work])
+            while attempts := self.engine.take(100, self.now):
+                for attempt in attempts:
+                    self.note_start([attempt])
             while self.running:
                 self.end(0, False, 0.0)
             if not self.engine.work_remaining:
@@ -243,7 +243,7 @@ class EngineWithRates(RuleBasedStateMachine):
         self.engine.take(1, self.now)
         for gate in (self.limits.keys, self.limits.tenants):
             assert gate is None or gate.remembered == 0
-        assert all(state_of(work) is not WorkState.WAITING for work in self.waiting_heads())
+        assert all(state_of(attempt) is not AttemptState.WAITING for attempt in self.waiting_heads())
 
 
 EngineWithRates.TestCase.settings = settings(max_examples=3 * settings().max_examples // 2, stateful_step_count=40)

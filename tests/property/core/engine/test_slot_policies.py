@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.engine.assignment import Assignment
+from headway.core.engine.attempt import Attempt
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import BurstSlots, FairSlots, SlotPolicy, StrictSlots
-from headway.core.engine.work import Work
 from headway.core.levels.policies import Fair
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
@@ -52,7 +52,7 @@ def ready_levels(counts: list[int], arrived: float) -> list[ReadyQueue[Any]]:
     levels: list[ReadyQueue[Any]] = [ReadyQueue() for _ in counts]
     for index, (level, count) in enumerate(zip(levels, counts, strict=True)):
         assignment: Assignment[Any] = Assignment(TopicPartition("orders", partition=0, level=index), OffsetMap(0), 1)
-        level.arrive([Work(None, i, 1, None, assignment, arrived, i) for i in range(count)])
+        level.arrive([Attempt(None, i, 1, None, assignment, arrived, i) for i in range(count)])
     return levels
 
 

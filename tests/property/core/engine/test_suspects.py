@@ -115,7 +115,7 @@ def test_ledgers_that_hear_of_each_other_agree(deaths: list[str]) -> None:
 
 def test_attempts_that_do_not_count_do_not_make_a_dead_letter_sooner() -> None:
     ledger = Suspects()
-    [suspect] = ledger.died([RunningAttempt(record(0), attempt=3, untried=2)], "ended", 0.0)
+    [suspect] = ledger.died([RunningAttempt(record(0), number=3, untried=2)], "ended", 0.0)
     retries = Retries(fixed_backoff(0), max_attempts=2)
     assert isinstance(decide(retries, None, 3, suspect.error(), 0.0, 0.0, untried=suspect.untried), Again)
     failure = suspect.failure(0.0)

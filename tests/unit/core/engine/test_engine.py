@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headway.core.engine.assignment import Assignment
+from headway.core.engine.attempt import Attempt
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import BurstSlots, StrictSlots
-from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import MAX_CHARACTERS, Commit, OffsetMap, decode_map
 from headway.core.retry import Again, GiveUp
 from headway.records.record_types import TopicPartition
@@ -44,13 +44,13 @@ def engine_of(*partitions: TopicPartition, **options: Any) -> Engine[Record]:
     return engine
 
 
-def finish_all(engine: Engine[Record], works: Iterable[Work[Record]]) -> None:
-    for work in works:
-        engine.finish(work, NOW)
+def finish_all(engine: Engine[Record], attempts: Iterable[Attempt[Record]]) -> None:
+    for attempt in attempts:
+        engine.finish(attempt, NOW)
 
 
-def offsets(works: Iterable[Work[Record]]) -> list[int]:
-    return [work.offset for work in works]
+def offsets(attempts: Iterable[Attempt[Record]]) -> list[int]:
+    return [attempt.offset for attempt in attempts]
 
 
 # Order
@@ -77,13 +77,13 @@ def test_what_becomes_ready_runs_in_the_order_of_arrival_not_after_what_came_lat
 def test_a_retry_comes_first_in_its_lane_when_its_time_has_come() -> None:
     engine = engine_of(ORDERS, ordering=Ordering.PARTITION)
     engine.receive(ORDERS, records(range(3)), NOW)
-    (work,) = engine.take(9, NOW)
-    engine.retry(work, NOW + 5, OSError(), NOW)
+    (attempt,) = engine.take(9, NOW)
+    engine.retry(attempt, NOW + 5, OSError(), NOW)
     assert engine.take(9, NOW + 4.9) == []
     assert engine.next_wake() == NOW + 5
     (again,) = engine.take(9, NOW + 5)
     assert again.failure is not None
-    assert (again.offset, again.attempt, again.failure.first_at) == (0, 2, NOW)
+    assert (again.offset, again.number, again.failure.first_at) == (0, 2, NOW)
 
 
 def test_a_retry_drops_nothing_that_is_received_while_it_waits() -> None:
@@ -92,9 +92,9 @@ def test_a_retry_drops_nothing_that_is_received_while_it_waits() -> None:
     engine.retry(engine.take(1, NOW)[0], NOW + 5, OSError(), NOW)
     engine.receive(ORDERS, records([1, 2], key_of(1)), NOW)
     done = []
-    while works := engine.take(1, NOW + 5):
-        done += offsets(works)
-        finish_all(engine, works)
+    while attempts := engine.take(1, NOW + 5):
+        done += offsets(attempts)
+        finish_all(engine, attempts)
     assert done == [0, 1, 2]
 
 
@@ -103,7 +103,7 @@ def test_the_same_key_of_another_topic_or_partition_has_a_lane_of_its_own(other:
     engine = engine_of(ORDERS, other, ordering=Ordering.KEY)
     for partition in (ORDERS, other):
         engine.receive(partition, records(range(2), key_of(1)), NOW)
-    assert [(work.partition, work.offset) for work in engine.take(9, NOW)] == [(ORDERS, 0), (other, 0)]
+    assert [(attempt.partition, attempt.offset) for attempt in engine.take(9, NOW)] == [(ORDERS, 0), (other, 0)]
 
 
 def test_keys_are_compared_by_value() -> None:
@@ -130,14 +130,14 @@ def test_a_high_record_takes_the_next_free_slot_however_many_low_ones_wait() -> 
         engine.receive(LOW, records(range(500)), NOW)
         finish_all(engine, engine.take(10, NOW))
         engine.receive(HIGH, records([0]), NOW)
-        assert [work.level for work in engine.take(1, NOW)] == [1]
+        assert [attempt.level for attempt in engine.take(1, NOW)] == [1]
 
 
 def test_fair_shares_slots_two_to_one_while_both_levels_have_work_and_lends_all_when_not() -> None:
     engine = engine_of(LOW, HIGH)
     engine.receive(LOW, records(range(500)), NOW)
     engine.receive(HIGH, records(range(100)), NOW)
-    assert [sum(work.level == level for work in engine.take(30, NOW)) for level in (0,)] == [10]
+    assert [sum(attempt.level == level for attempt in engine.take(30, NOW)) for level in (0,)] == [10]
     assert len(engine.take(500, NOW)) == 500
 
 
@@ -145,8 +145,8 @@ def test_strict_lets_a_low_record_through_that_has_waited_too_long() -> None:
     engine = engine_of(LOW, HIGH, slots=StrictSlots(5.0))
     engine.receive(LOW, records([0]), NOW)
     engine.receive(HIGH, records(range(9)), NOW + 4)
-    assert [work.level for work in engine.take(2, NOW + 5)] == [1, 1]
-    assert [work.level for work in engine.take(2, NOW + 5.1)] == [0, 1]
+    assert [attempt.level for attempt in engine.take(2, NOW + 5)] == [1, 1]
+    assert [attempt.level for attempt in engine.take(2, NOW + 5.1)] == [0, 1]
 
 
 def test_capacity_burst_keeps_slots_free_for_the_high_level_until_it_was_idle_for_a_while() -> None:
@@ -156,8 +156,8 @@ def test_capacity_burst_keeps_slots_free_for_the_high_level_until_it_was_idle_fo
     wake = engine.next_wake()
     assert wake == NOW + 0.1
     for look in range(1, 4):
-        works = engine.take(10, NOW + look / 10 + 0.001)
-    assert len(works) == 7
+        attempts = engine.take(10, NOW + look / 10 + 0.001)
+    assert len(attempts) == 7
     assert engine.slots_taken == [10, 0]
     assert len(engine.take(1, NOW + 1)) == 0
     assert engine.next_wake() is not None
@@ -185,12 +185,12 @@ def test_records_behind_forty_stuck_lanes_do_not_stop_the_other_keys() -> None:
         if ORDERS not in engine.paused() and (wanted := engine.demand()[0]):
             engine.receive(ORDERS, log[:wanted], NOW)
             del log[:wanted]
-        works = engine.take(100 - engine.slots_taken[0], NOW)
-        if not works:
+        attempts = engine.take(100 - engine.slots_taken[0], NOW)
+        if not attempts:
             break
-        for work in works:
-            if work.record.raw_key not in stuck:
-                done += engine.finish(work, NOW)
+        for attempt in attempts:
+            if attempt.record.raw_key not in stuck:
+                done += engine.finish(attempt, NOW)
     assert done == 3000
     assert engine.slots_taken == [40]
 
@@ -206,11 +206,11 @@ def test_stuck_lanes_hold_only_their_own_partition_and_memory_stays_within_the_r
                 engine.receive(partition, records(range(ends[partition], ends[partition] + wanted), key_of(3)), NOW)
                 ends[partition] += wanted
             assert engine.bytes_held[0] <= 400 + 20
-        while works := engine.take(100, NOW):
-            for work in works:
+        while attempts := engine.take(100, NOW):
+            for attempt in attempts:
                 # Of the first four partitions one key of three hangs.
-                if work.partition.partition >= 4 or work.record.raw_key != b"key 0":
-                    done[work.partition] += engine.finish(work, NOW)
+                if attempt.partition.partition >= 4 or attempt.record.raw_key != b"key 0":
+                    done[attempt.partition] += engine.finish(attempt, NOW)
     assert engine.paused() == set(parts[:4])
     assert all(done[partition] > 1000 for partition in parts[4:])
 
@@ -245,8 +245,8 @@ def test_failing_records_fill_the_room_and_no_more() -> None:
         if ORDERS not in engine.paused():
             engine.receive(ORDERS, records(range(end, end + engine.demand()[0])), NOW)
             end += 10
-        for work in engine.take(10, NOW):
-            engine.retry(work, NOW + 60, OSError(), NOW)
+        for attempt in engine.take(10, NOW):
+            engine.retry(attempt, NOW + 60, OSError(), NOW)
     assert engine.bytes_held[0] <= 110
     assert len(engine.take(500, NOW + 60)) == engine.work_remaining > 100
 
@@ -271,7 +271,7 @@ def test_nothing_is_asked_for_without_a_partition() -> None:
 # Pressure
 
 
-def pressed_engine(*others: TopicPartition) -> tuple[Engine[Record], list[Work[Record]]]:
+def pressed_engine(*others: TopicPartition) -> tuple[Engine[Record], list[Attempt[Record]]]:
     """One of 20 records hangs, at random, until the partition takes no more."""
     draw = random.Random(1)
     engine = engine_of(ORDERS, *others)
@@ -280,11 +280,11 @@ def pressed_engine(*others: TopicPartition) -> tuple[Engine[Record], list[Work[R
         engine.receive(ORDERS, records(range(end, end + 500)), NOW)
         end += 500
         assert end < 1_000_000
-        for work in engine.take(500, NOW):
+        for attempt in engine.take(500, NOW):
             if draw.random() < 0.05:
-                hanging.append(work)
+                hanging.append(attempt)
             else:
-                engine.finish(work, NOW)
+                engine.finish(attempt, NOW)
     return engine, hanging
 
 
@@ -313,11 +313,11 @@ def test_a_broker_that_takes_no_maps_holds_a_partition_until_its_gap_is_closed()
     engine = engine_of(ORDERS)
     engine.refuse_maps(1)
     engine.receive(ORDERS, records(range(3000)), NOW)
-    first, *works = engine.take(3000, NOW)
-    finish_all(engine, works[:900])
+    first, *attempts = engine.take(3000, NOW)
+    finish_all(engine, attempts[:900])
     assert engine.tick().commits[ORDERS][:2] == (0, "")
     assert not engine.paused()  # it may go on within the least window
-    finish_all(engine, works[900:])
+    finish_all(engine, attempts[900:])
     assert engine.tick().commits[ORDERS][:2] == (0, "")
     assert engine.paused() == {ORDERS}
     engine.finish(first, NOW)
@@ -410,9 +410,9 @@ def test_offsets_that_go_back_begin_a_new_epoch_there(batches: Sequence[Sequence
     engine = engine_of(ORDERS)
     for batch in batches:
         engine.receive(ORDERS, records(batch), NOW)
-    works = engine.take(9, NOW)
-    assert offsets(works) == [2, 3, 4]
-    assert {work.epoch for work in works} == {2}
+    attempts = engine.take(9, NOW)
+    assert offsets(attempts) == [2, 3, 4]
+    assert {attempt.epoch for attempt in attempts} == {2}
     assert engine.committable(ORDERS) == 2
 
 
@@ -439,11 +439,11 @@ def test_ten_thousand_records_of_one_lane_are_forgotten_at_once() -> None:
 def test_a_commit_is_due_until_kafka_has_acknowledged_it() -> None:
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records(range(3)), NOW)
-    works = engine.take(3, NOW)
-    engine.finish(works[1], NOW)
+    attempts = engine.take(3, NOW)
+    engine.finish(attempts[1], NOW)
     sent = engine.tick()
     assert engine.tick().commits == sent.commits
-    engine.finish(works[0], NOW)
+    engine.finish(attempts[0], NOW)
     engine.committed(sent)
     assert engine.tick().commits[ORDERS].offset == 2
     engine.committed(engine.tick())
@@ -453,8 +453,8 @@ def test_a_commit_is_due_until_kafka_has_acknowledged_it() -> None:
 def test_the_offset_and_the_map_are_of_one_moment_and_end_at_the_highest_success() -> None:
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records(range(10)), NOW)
-    works = engine.take(10, NOW)
-    finish_all(engine, [works[0], works[3]])
+    attempts = engine.take(10, NOW)
+    finish_all(engine, [attempts[0], attempts[3]])
     commit = engine.tick().commits[ORDERS]
     assert decode_map(commit.metadata, commit.offset) == OffsetMap(1, (2, 1))
 
@@ -499,8 +499,8 @@ def test_an_interrupt_while_a_tick_is_taken_parts_no_offset_from_its_outputs(mon
     engine = engine_of(ORDERS, other)
     for partition in (ORDERS, other):
         engine.receive(partition, records([0]), NOW)
-    for work in engine.take(2, NOW):
-        engine.finish(work, NOW, [work.partition])
+    for attempt in engine.take(2, NOW):
+        engine.finish(attempt, NOW, [attempt.partition])
     real = Assignment.commit_of
 
     def interrupt_the_second(assignment: Assignment[Any], snapshot: OffsetMap) -> Commit:
@@ -521,8 +521,8 @@ def test_a_revoked_partition_can_be_committed_alone() -> None:
     engine = engine_of(ORDERS, other)
     for partition in (ORDERS, other):
         engine.receive(partition, records([0]), NOW)
-    for work in engine.take(2, NOW):
-        engine.finish(work, NOW, [work.partition])
+    for attempt in engine.take(2, NOW):
+        engine.finish(attempt, NOW, [attempt.partition])
     assert engine.tick({other}).outputs == [other]
 
 
@@ -534,24 +534,24 @@ def test_attempts_that_tried_nothing_are_counted_whatever_came_between() -> None
     engine.receive(ORDERS, records([0]), NOW)
     untried = []
     for is_untried in (True, False, True, False):
-        (work,) = engine.take(1, NOW)
-        untried.append((work.attempt, work.untried))
-        engine.fail(work, OSError(), Again(NOW, untried=is_untried), NOW)
-    (work,) = engine.take(1, NOW)
-    untried.append((work.attempt, work.untried))
+        (attempt,) = engine.take(1, NOW)
+        untried.append((attempt.number, attempt.untried))
+        engine.fail(attempt, OSError(), Again(NOW, untried=is_untried), NOW)
+    (attempt,) = engine.take(1, NOW)
+    untried.append((attempt.number, attempt.untried))
     assert untried == [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)]
 
 
 def test_a_dead_letter_keeps_its_lane_waiting_until_it_is_stored() -> None:
     engine = engine_of(ORDERS, ordering=Ordering.PARTITION)
     engine.receive(ORDERS, records(range(2)), NOW)
-    (work,) = engine.take(1, NOW)
-    assert engine.fail(work, OSError(), Again(NOW + 1), NOW)
-    (work,) = engine.take(1, NOW + 1)
-    assert engine.fail(work, OSError(), GiveUp("attempt 2 of 2 failed"), NOW + 1)
+    (attempt,) = engine.take(1, NOW)
+    assert engine.fail(attempt, OSError(), Again(NOW + 1), NOW)
+    (attempt,) = engine.take(1, NOW + 1)
+    assert engine.fail(attempt, OSError(), GiveUp("attempt 2 of 2 failed"), NOW + 1)
     assert engine.take(1, NOW + 9) == []
     assert engine.committable(ORDERS) == 0
-    engine.finish(work, NOW + 9, ["the letter"])
+    engine.finish(attempt, NOW + 9, ["the letter"])
     assert engine.tick().outputs == ["the letter"]
     assert offsets(engine.take(1, NOW + 9)) == [1]
 
@@ -562,8 +562,8 @@ def test_a_dead_letter_keeps_its_lane_waiting_until_it_is_stored() -> None:
 def test_a_record_does_not_run_before_the_time_of_its_retry() -> None:
     engine = engine_of(ORDERS, ordering=Ordering.UNORDERED, retry_share=1.0)
     engine.receive(ORDERS, records(range(6)), NOW)
-    for work in engine.take(9, NOW):
-        engine.retry(work, NOW + work.offset % 3, OSError(), NOW)
+    for attempt in engine.take(9, NOW):
+        engine.retry(attempt, NOW + attempt.offset % 3, OSError(), NOW)
     assert offsets(engine.take(9, NOW)) == [0, 3]
     assert engine.next_wake() == NOW + 1
     assert offsets(engine.take(9, NOW + 2)) == [1, 2, 4, 5]
@@ -592,7 +592,7 @@ def test_of_a_batch_of_a_lane_only_what_failed_comes_back_and_before_the_rest() 
     assert engine.take(1, NOW) == []
     engine.finish(batch[2], NOW)
     batch = engine.take_batch(4, NOW)
-    assert [(work.offset, work.attempt) for work in batch] == [(1, 2), (3, 2), (4, 1)]
+    assert [(attempt.offset, attempt.number) for attempt in batch] == [(1, 2), (3, 2), (4, 1)]
 
 
 def test_a_batch_without_order_takes_whatever_is_ready() -> None:
@@ -613,7 +613,7 @@ def test_under_capacity_burst_a_share_is_of_batches_whatever_their_size(ordering
     finish_all(engine, others)
     assert engine.take_batch(5, NOW) == []
     engine.retry(first, NOW + 9, OSError(), NOW)
-    assert [work.level for work in engine.take_batch(5, NOW)] == [1] * 5
+    assert [attempt.level for attempt in engine.take_batch(5, NOW)] == [1] * 5
 
 
 def test_records_without_a_key_can_run_at_the_same_time_beside_lanes_of_keys() -> None:
@@ -643,7 +643,7 @@ def test_a_record_that_fails_again_and_again_keeps_its_first_and_its_last_error_
     engine.receive(ORDERS, records([0]), NOW)
 
     def fail() -> None:
-        [work] = engine.take(1, NOW)  # which the error's frame keeps
+        [attempt] = engine.take(1, NOW)  # which the error's frame keeps
         try:
             try:
                 raise Failed
@@ -652,7 +652,7 @@ def test_a_record_that_fails_again_and_again_keeps_its_first_and_its_last_error_
                 raise Failed from cause
         except Failed as error:
             errors.add(error)
-            engine.retry(work, NOW, error, NOW)
+            engine.retry(attempt, NOW, error, NOW)
 
     for _ in range(20):
         fail()
@@ -682,15 +682,15 @@ def test_strict_gives_the_overdue_one_slot_of_four_so_that_high_never_waits_for_
     engine = engine_of(LOW, HIGH, slots=StrictSlots(5.0))
     engine.receive(LOW, records(range(100)), NOW)
     engine.receive(HIGH, records(range(100)), NOW + 10)
-    assert [work.level for work in engine.take(12, NOW + 10)] == [0, 1, 1, 1] * 3
+    assert [attempt.level for attempt in engine.take(12, NOW + 10)] == [0, 1, 1, 1] * 3
 
 
 def test_a_batch_that_was_reported_with_outputs_counts_once_however_often_it_is_reported() -> None:
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records(range(4)), NOW)
     batch = engine.take_batch(2, NOW)
-    for work in batch:
-        engine.retry(work, NOW + 5, TimeoutError(), NOW)
+    for attempt in batch:
+        engine.retry(attempt, NOW + 5, TimeoutError(), NOW)
     assert not engine.finish_together(batch, NOW, ["too late"])
     assert engine.tick().outputs == []
     rest = engine.take_batch(2, NOW)

@@ -5,10 +5,10 @@ from heapq import heappop, heappush
 
 import pytest
 
+from headway.core.engine.attempt import Attempt, FailedAttempts
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import make_slots
-from headway.core.engine.work import FailedAttempts, Work
 from headway.core.levels.policies import PolicyName
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Again
@@ -33,7 +33,7 @@ class Worker:
     takes: float = 0.2
     asks_for: int = 1000
     now: float = 0.0
-    running: list[tuple[float, int, Work[Record]]] = field(default_factory=list)
+    running: list[tuple[float, int, Attempt[Record]]] = field(default_factory=list)
     done: list[float] = field(default_factory=list)  # when each healthy record was done
     attempts: int = 0
 
@@ -42,21 +42,21 @@ class Worker:
 
     def run(self, until: float) -> None:
         while self.now < until:
-            while works := self.engine.take(min(self.asks_for, self.slots - len(self.running)), self.now):
-                for work in works:
+            while attempts := self.engine.take(min(self.asks_for, self.slots - len(self.running)), self.now):
+                for attempt in attempts:
                     self.attempts += 1
-                    heappush(self.running, (self.now + self.takes, self.attempts, work))
+                    heappush(self.running, (self.now + self.takes, self.attempts, attempt))
             wake = self.engine.next_wake()
             self.now = min([at for at in (wake, self.running[0][0] if self.running else None, until) if at is not None])
             while self.running and self.running[0][0] <= self.now:
                 self.report(heappop(self.running)[2])
 
-    def report(self, work: Work[Record]) -> None:
-        if work.record.fails:
+    def report(self, attempt: Attempt[Record]) -> None:
+        if attempt.record.fails:
             error = ValueError()
-            self.engine.fail(work, error, Again(self.now + DELAY), self.now)
+            self.engine.fail(attempt, error, Again(self.now + DELAY), self.now)
         else:
-            self.engine.finish(work, self.now)
+            self.engine.finish(attempt, self.now)
             self.done.append(self.now)
 
 
@@ -154,9 +154,11 @@ def test_a_failure_that_is_noted_while_a_record_runs_gives_retries_no_more_slots
     engine: Engine[Record] = Engine(Ordering.KEY)
     engine.assign(place, OffsetMap(0))
     engine.receive(place, records(0, 100), 0.0)
-    for work in engine.take(100, 0.0):
-        work.failure = FailedAttempts(ValueError(), 0.0, 0.0, 1, 0, ValueError())  # as that of a process which it ended
-        engine.finish(work, 0.0)
+    for attempt in engine.take(100, 0.0):
+        attempt.failure = FailedAttempts(
+            ValueError(), 0.0, 0.0, 1, 0, ValueError()
+        )  # as that of a process which it ended
+        engine.finish(attempt, 0.0)
     engine.receive(place, [Record(100 + n, b"%d" % n, n < 200) for n in range(400)], 0.0)
     worker = Worker(engine, slots=8)
     worker.run(400 * worker.takes / (worker.slots * 0.75) + 1)

@@ -1,10 +1,10 @@
-"""Lanes: chains of works, by name."""
+"""Lanes: chains of attempts, by name."""
 
 from typing import Any
 
 from headway.core.engine.assignment import Assignment
+from headway.core.engine.attempt import Attempt
 from headway.core.engine.lanes import ALONE, Lanes, Ordering
-from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
 
@@ -14,9 +14,9 @@ class Keyed:
         self.raw_key = key
 
 
-def works(*lanes: object) -> list[Work[Any]]:
+def attempts(*lanes: object) -> list[Attempt[Any]]:
     assignment: Assignment[Any] = Assignment(TopicPartition("orders", partition=0), OffsetMap(0), 1)
-    return [Work(None, offset, 1, lane, assignment, 0.0, offset) for offset, lane in enumerate(lanes)]
+    return [Attempt(None, offset, 1, lane, assignment, 0.0, offset) for offset, lane in enumerate(lanes)]
 
 
 def test_each_ordering_names_lanes() -> None:
@@ -29,7 +29,7 @@ def test_each_ordering_names_lanes() -> None:
 
 def test_the_first_of_each_lane_is_its_head_and_one_without_a_lane_always_is() -> None:
     lanes: Lanes[Any] = Lanes()
-    a, b, behind, alone, another = works("a", "b", "a", ALONE, ALONE)
+    a, b, behind, alone, another = attempts("a", "b", "a", ALONE, ALONE)
     assert lanes.extend([a, b, behind, alone, another]) == [a, b, alone, another]
     assert lanes.advance(alone, ()) is None
     assert lanes.advance(a, ()) is behind
@@ -37,7 +37,7 @@ def test_the_first_of_each_lane_is_its_head_and_one_without_a_lane_always_is() -
 
 def test_a_lane_without_work_is_gone_and_begins_anew() -> None:
     lanes: Lanes[Any] = Lanes()
-    first, second = works("a", "a")
+    first, second = attempts("a", "a")
     lanes.extend([first])
     assert lanes.advance(first, ()) is None
     assert len(lanes) == 0
@@ -46,7 +46,7 @@ def test_a_lane_without_work_is_gone_and_begins_anew() -> None:
 
 def test_what_comes_while_the_only_work_is_tried_again_comes_behind_it() -> None:
     lanes: Lanes[Any] = Lanes()
-    first, second = works("a", "a")
+    first, second = attempts("a", "a")
     lanes.extend([first])
     again = first.again(5.0, None, 0.0)
     assert lanes.advance(first, [again]) is again
@@ -56,7 +56,7 @@ def test_what_comes_while_the_only_work_is_tried_again_comes_behind_it() -> None
 
 def test_a_finished_work_does_not_keep_its_lane_in_memory() -> None:
     lanes: Lanes[Any] = Lanes()
-    first, second = works("a", "a")
+    first, second = attempts("a", "a")
     lanes.extend([first, second])
     lanes.advance(first, ())
     assert first.next is None

@@ -8,11 +8,11 @@ from itertools import count
 
 import pytest
 
+from headway.core.engine.attempt import Attempt
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import StrictSlots
 from headway.core.engine.tenants import Tenants, Usage
-from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
 
@@ -50,7 +50,7 @@ class Simulation:
         self.arrived: dict[int, float] = {}
         self.done: Counter[str] = Counter()
         self._offsets = count()
-        self._running: list[tuple[float, int, list[Work[Record]]]] = []
+        self._running: list[tuple[float, int, list[Attempt[Record]]]] = []
 
     def usable_slots(self) -> int:
         return self.slots
@@ -64,26 +64,26 @@ class Simulation:
 
     def run(self, until: float) -> None:
         while self._running and self._running[0][0] <= until:
-            self.now, _, works = heapq.heappop(self._running)
-            for work in works:
-                self.seconds[work.record.tenant] += (self.now - work.started) / len(works)
-                if self.fails(work.record):
-                    self.engine.retry(work, self.now, ValueError(), self.now)
+            self.now, _, attempts = heapq.heappop(self._running)
+            for attempt in attempts:
+                self.seconds[attempt.record.tenant] += (self.now - attempt.started) / len(attempts)
+                if self.fails(attempt.record):
+                    self.engine.retry(attempt, self.now, ValueError(), self.now)
                 else:
-                    self.done[work.record.tenant] += 1
-                    self.engine.finish(work, self.now)
+                    self.done[attempt.record.tenant] += 1
+                    self.engine.finish(attempt, self.now)
             self._fill()
         self.now = until
 
     def _fill(self) -> None:
         while len(self._running) < self.slots:
-            works = self.engine.take_batch(self.batch, self.now) if self.batch else self.engine.take(1, self.now)
-            if not works:
+            attempts = self.engine.take_batch(self.batch, self.now) if self.batch else self.engine.take(1, self.now)
+            if not attempts:
                 return
-            for work in works:
-                self.waited.setdefault(work.offset, self.now - self.arrived[work.offset])
-            takes = sum(self.takes(work.record) for work in works)
-            heapq.heappush(self._running, (self.now + takes, works[0].order * 1000 + works[0].attempt, works))
+            for attempt in attempts:
+                self.waited.setdefault(attempt.offset, self.now - self.arrived[attempt.offset])
+            takes = sum(self.takes(attempt.record) for attempt in attempts)
+            heapq.heappush(self._running, (self.now + takes, attempts[0].order * 1000 + attempts[0].number, attempts))
 
 
 def varied() -> Callable[[Record], float]:
@@ -224,7 +224,7 @@ def test_strict_sees_the_oldest_record_of_all_tenants() -> None:
     engine.receive(low, [Record(0, None, "a")], 0.0, tenants=["a"])
     engine.receive(low, [Record(1, None, "b")], 5.0, tenants=["b"])
     engine.receive(high, [Record(index, None, "c") for index in range(20)], 5.0, tenants=["c"] * 20)
-    levels = [work.level for work in engine.take(8, 5.0)]
+    levels = [attempt.level for attempt in engine.take(8, 5.0)]
     assert levels.count(0) == 1  # b's record has not waited for too long
     assert levels[0] == 0
 
@@ -244,5 +244,5 @@ def test_records_that_are_left_out_or_come_again_leave_the_others_their_tenants(
     engine.assign(PARTITION, OffsetMap(0, (1, 2)))  # 1 and 2 are done
     records = [Record(offset, None, f"tenant {offset}") for offset in (0, 1, 2, 3, 2, 4)]
     engine.receive(PARTITION, records, 0.0, tenants=[record.tenant for record in records])
-    works = engine.take(10, 0.0)
-    assert [(work.offset, work.tenant) for work in works] == [(2, "tenant 2"), (4, "tenant 4")]
+    attempts = engine.take(10, 0.0)
+    assert [(attempt.offset, attempt.tenant) for attempt in attempts] == [(2, "tenant 2"), (4, "tenant 4")]

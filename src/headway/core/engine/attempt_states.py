@@ -1,14 +1,14 @@
 """The states in the life of an attempt.
 
-Each `Work` holds its state. When an assignment ends, the states of its attempts are not changed, because the state of
-the assignment then overrides them. The engine sets states directly, because this code runs for every record. The table
-of events and states is a model in the tests (`tests/models/work_life.py`).
+Each `Attempt` holds its state. When an assignment ends, the states of its attempts are not changed, because the state
+of the assignment then overrides them. The engine sets states directly, because this code runs for every record. The
+table of events and states is a model in the tests (`tests/models/attempt_life.py`).
 """
 
 from enum import StrEnum
 
 
-class WorkState(StrEnum):
+class AttemptState(StrEnum):
     """A state of an attempt, from the arrival of its record to the end of the attempt."""
 
     NEW = "new"
@@ -25,7 +25,7 @@ class WorkState(StrEnum):
     DONE = "done"
     """The attempt was reported as done."""
     REPLACED = "replaced"
-    """The attempt was reported as failed. The next attempt, which is another `Work`, has taken its place."""
+    """The attempt was reported as failed. The next attempt, which is another `Attempt`, has taken its place."""
     STALE = "stale"
     """The attempt is still running, but was abandoned, or its partition was revoked. Its report only frees the slot."""
     DROPPED = "dropped"

@@ -1,8 +1,8 @@
-"""One attempt at a record, in the form in which the engine keeps it. In the code, an attempt is called a work.
+"""One attempt at a record, in the form in which the engine keeps it.
 
-Invariants: a `Work` runs once, and a retry is another `Work` for the same record. A report names its `Work`, so a late
-report about an earlier attempt is recognised and ignored. An attempt is running from `take` until it is reported.
-`work_states.py` has the states of an attempt.
+Invariants: an `Attempt` runs once, and a retry is another `Attempt` for the same record. A report names its object, so
+a late report about an earlier attempt is recognised and ignored. An attempt is running from `take` until it is
+reported. `attempt_states.py` has the states of an attempt.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from headway.core.engine.work_states import WorkState
+from headway.core.engine.attempt_states import AttemptState
 from headway.core.user_errors import without_frames
 from headway.records.record_types import TopicPartition
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _NEVER = math.inf
-_READY, _BEHIND = WorkState.READY, WorkState.BEHIND
+_READY, _BEHIND = AttemptState.READY, AttemptState.BEHIND
 
 
 class FailedAttempts(NamedTuple):
@@ -66,7 +66,7 @@ class FinalOutcome(NamedTuple):
     verdict: GiveUp | Later | None
 
 
-class Work(Generic[R]):
+class Attempt(Generic[R]):
     """One attempt at a record, with the data for the handler's context, and its place in its lane."""
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Work(Generic[R]):
         "tenant",
     )
 
-    # Only a `TenantWork` has these attributes, except that a process that runs handlers also sets `started`.
+    # Only a `TenantAttempt` has these attributes, except that a process that runs handlers also sets `started`.
     tenant: str
     started: float  # the time at which the handler was started
     charged: float  # the seconds that the tenant was charged when the attempt started
@@ -111,12 +111,12 @@ class Work(Generic[R]):
         self.assignment = assignment
         self.arrived = arrived
         self.order = order  # the record's number in the order of arrival over all partitions
-        self.next: Work[R] | None = None  # the attempt at the next record in the lane
+        self.next: Attempt[R] | None = None  # the attempt at the next record in the lane
         self.not_before = 0.0  # the time before which this attempt must not start
         self.not_after = _NEVER  # the time when the record expires; no handler is started after this time
-        self.state = _READY  # stays unchanged when the partition is revoked; see `work_states.py`
+        self.state = _READY  # stays unchanged when the partition is revoked; see `attempt_states.py`
         self.failure: FailedAttempts | None = None
-        self.batch: WorkBatch[R] | None = None
+        self.batch: AttemptBatch[R] | None = None
         # set while a dead letter or a schedule for the failed record is being stored
         self.outcome: FinalOutcome | None = None
 
@@ -136,7 +136,7 @@ class Work(Generic[R]):
         return self.assignment.epoch
 
     @property
-    def attempt(self) -> int:
+    def number(self) -> int:
         """The number of this attempt, counted from 1."""
         return 1 if self.failure is None else self.failure.attempts + 1
 
@@ -145,11 +145,11 @@ class Work(Generic[R]):
         """The number of earlier attempts that do not count, because they ended before anything was tried."""
         return 0 if self.failure is None else self.failure.untried
 
-    def again(self, not_before: float, error: BaseException | None, now: float, untried: bool = False) -> Work[R]:
-        """Return a new `Work` that takes the place of this attempt in its lane.
+    def again(self, not_before: float, error: BaseException | None, now: float, untried: bool = False) -> Attempt[R]:
+        """Return a new `Attempt` that takes the place of this one in its lane.
 
-        If there is an error, this attempt has failed with it, and the new `Work` is the next attempt. `untried` is True
-        if this attempt failed before anything was tried. If there is no error, the new `Work` repeats this attempt with
+        If there is an error, this attempt has failed with it, and the new object is the next attempt. `untried` is True
+        if this attempt failed before anything was tried. If there is no error, the new object repeats this attempt with
         the same number.
         """
         again = self._copy()
@@ -158,19 +158,19 @@ class Work(Generic[R]):
         else:
             error, before = without_frames(error), self.failure
             first_at, first_error = (before.first_at, before.first_error) if before else (now, error)
-            again.failure = FailedAttempts(error, now, first_at, self.attempt, self.untried + untried, first_error)
+            again.failure = FailedAttempts(error, now, first_at, self.number, self.untried + untried, first_error)
         again.not_before, again.not_after = not_before, self.not_after
         again.state = _BEHIND  # until it becomes the head of its lane
         return again
 
-    def _copy(self) -> Work[R]:
-        return Work(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
+    def _copy(self) -> Attempt[R]:
+        return Attempt(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
 
     def __repr__(self) -> str:
-        return f"Work({self.partition!r}, offset={self.offset}, attempt={self.attempt}, epoch={self.epoch})"
+        return f"Attempt({self.partition!r}, offset={self.offset}, number={self.number}, epoch={self.epoch})"
 
 
-class TenantWork(Work[R]):
+class TenantAttempt(Attempt[R]):
     """An attempt whose handler time is charged to a tenant."""
 
     __slots__ = ()
@@ -189,21 +189,21 @@ class TenantWork(Work[R]):
         super().__init__(record, offset, size, lane, assignment, arrived, order)
         self.tenant = tenant
 
-    def _copy(self) -> Work[R]:
-        return TenantWork(
+    def _copy(self) -> Attempt[R]:
+        return TenantAttempt(
             self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order, self.tenant
         )
 
 
-class WorkBatch(Generic[R]):
+class AttemptBatch(Generic[R]):
     """Attempts that run together in one slot. Their lane continues when all of them have been reported."""
 
-    __slots__ = ("_again", "_running", "works")
+    __slots__ = ("_again", "_running", "attempts")
 
-    def __init__(self, works: Sequence[Work[R]]) -> None:
-        self.works = works
-        self._running = len(works)
-        self._again: list[Work[R]] = []
+    def __init__(self, attempts: Sequence[Attempt[R]]) -> None:
+        self.attempts = attempts
+        self._running = len(attempts)
+        self._again: list[Attempt[R]] = []
 
     def leave(self) -> bool:
         """Record that one attempt has ended.
@@ -213,7 +213,7 @@ class WorkBatch(Generic[R]):
         self._running -= 1
         return not self._running
 
-    def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
+    def report(self, again: Sequence[Attempt[R]]) -> tuple[Attempt[R], Sequence[Attempt[R]]] | None:
         """Record that an attempt was reported.
 
         `again` has the next attempt at the record, or is empty if there is none.
@@ -224,4 +224,4 @@ class WorkBatch(Generic[R]):
         self._again += again
         if self._running:
             return None
-        return self.works[-1], sorted(self._again, key=lambda work: work.order)
+        return self.attempts[-1], sorted(self._again, key=lambda attempt: attempt.order)

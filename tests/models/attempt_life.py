@@ -1,4 +1,4 @@
-"""The life of a work as a table: the state after each event that changes one.
+"""The life of an attempt as a table: the state after each event that changes one.
 
 The drawing of docs/design/states.md is this table, and a test goes through it with public calls of the engine.
 """
@@ -6,13 +6,13 @@ The drawing of docs/design/states.md is this table, and a test goes through it w
 from enum import StrEnum
 from typing import Any
 
+from headway.core.engine.attempt import Attempt
+from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.partition_states import PartitionState
-from headway.core.engine.work import Work
-from headway.core.engine.work_states import WorkState
 
 
-class WorkEvent(StrEnum):
-    """An event in the life of a work."""
+class AttemptEvent(StrEnum):
+    """An event in the life of an attempt."""
 
     RECEIVED_FIRST = "received at the head of its lane"
     RECEIVED_BEHIND = "received behind another record"
@@ -29,9 +29,9 @@ class WorkEvent(StrEnum):
     LOST = "its partition is lost"
 
 
-_S, _E = WorkState, WorkEvent
+_S, _E = AttemptState, AttemptEvent
 
-WORK_TRANSITIONS = {
+ATTEMPT_TRANSITIONS = {
     (_S.NEW, _E.RECEIVED_FIRST): _S.READY,
     (_S.NEW, _E.RECEIVED_BEHIND): _S.BEHIND,
     (_S.NEW, _E.RECEIVED_EARLY): _S.WAITING,
@@ -49,16 +49,16 @@ WORK_TRANSITIONS = {
     (_S.STALE, _E.RETRIED): _S.DROPPED,
     **{(waits, event): _S.DROPPED for waits in (_S.BEHIND, _S.WAITING, _S.READY) for event in (_E.LEAVES, _E.LOST)},
 }
-"""(state, event) -> the state after it; any other event leaves a work as it is."""
+"""(state, event) -> the state after it; any other event leaves an attempt as it is."""
 
 NOT_STARTED = {_S.BEHIND, _S.WAITING, _S.READY}
 
 
-def state_of(work: Work[Any]) -> WorkState:
-    """Return the state of a work, with what the end of its partition has made of it."""
-    state, partition = work.state, work.assignment.state
+def state_of(attempt: Attempt[Any]) -> AttemptState:
+    """Return the state of an attempt, with what the end of its partition has made of it."""
+    state, partition = attempt.state, attempt.assignment.state
     if state in NOT_STARTED and partition in (PartitionState.LEAVING, PartitionState.GONE):
-        return WorkState.DROPPED
-    if state is WorkState.RUNNING and partition is PartitionState.GONE:
-        return WorkState.STALE
+        return AttemptState.DROPPED
+    if state is AttemptState.RUNNING and partition is PartitionState.GONE:
+        return AttemptState.STALE
     return state
