@@ -52,8 +52,8 @@ class RecurringOptions(RecordOptions, total=False):
 class AsyncScheduler:
     """A `Scheduler` for asyncio, with the same guarantees. `await send_later(...)` returns when the record is stored.
 
-    Use it with `async with`, or call `close` at the end. On entry, or on first use, it looks for its topics and creates
-    missing ones.
+    Use the scheduler in an `async with` block, or call `close` at the end. When the block is entered, or on first use,
+    the scheduler looks for its topics and creates missing topics.
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
@@ -65,7 +65,7 @@ class AsyncScheduler:
     async def send_later(
         self, key: Any, value: Any, topic: str, when: When, **options: Unpack[OnceOptions]
     ) -> ScheduleHandle:
-        """Deliver a record to a topic at a given time. Returns when it is stored; see `Scheduler.send_later`.
+        """Deliver a record to a topic at a given time. Returns when the record is stored; see `Scheduler.send_later`.
 
         The options are `headers`, `level`, `partition`, `id`, `if_pending` and `expires`.
         """
@@ -82,7 +82,7 @@ class AsyncScheduler:
         return scheduler.may_wait_for_delay_topics(when)
 
     def _call(self, call: Callable[[], T]) -> Awaitable[T]:
-        """Run a call that may block in another thread."""
+        """In another thread, run a call that might block."""
         return asyncio.to_thread(call)
 
     async def every(
@@ -99,16 +99,16 @@ class AsyncScheduler:
     async def cancel(
         self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN, *, answered: bool = True
     ) -> AsyncChangeRequest:
-        """Request that a schedule is cancelled, and wait until the request is stored; see `Scheduler.cancel`.
+        """Request that a schedule be cancelled, and wait until the request is stored; see `Scheduler.cancel`.
 
-        Await `settled` of the returned request to learn the outcome.
+        To get the outcome, await `settled` of the returned request.
         """
         return await self._asked(lambda scheduler, left: scheduler.cancel(handle, left, answered=answered), timeout)
 
     async def reschedule(
         self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN, *, answered: bool = True
     ) -> AsyncChangeRequest:
-        """Request another due time, and wait until the request is stored; see `Scheduler.reschedule`."""
+        """Request a new due time for a schedule, and wait until the request is stored; see `Scheduler.reschedule`."""
         return await self._asked(
             lambda scheduler, left: scheduler.reschedule(handle, when, left, answered=answered), timeout
         )
@@ -123,7 +123,8 @@ class AsyncScheduler:
 
     async def close(self) -> None:
         """Wait until all schedules are stored, then close all connections."""
-        if self._making is not None:  # the call that started to create the scheduler was cancelled
+        # If the call that began to create the scheduler was cancelled, the creation has continued.
+        if self._making is not None:
             with contextlib.suppress(HeadwayError):
                 await self._made()
         if self._scheduler is not None:
@@ -139,10 +140,10 @@ class AsyncScheduler:
         await self.close()
 
     async def _made(self) -> Scheduler:
-        """Return the scheduler, after creating it if necessary.
+        """Return the scheduler. If there is none yet, create it.
 
-        All callers share one scheduler. If the caller that started to create it is cancelled, the creation continues,
-        and the next caller waits for it.
+        All callers share one scheduler. If the caller that began to create it is cancelled, the creation continues, and
+        the next caller waits for that.
         """
         while self._scheduler is None:
             if self._making is None:

@@ -1,7 +1,8 @@
-"""How a scheduler finds out the brokers' time.
+"""Finds out the brokers' time for a scheduler.
 
-It writes a record, and reads the time with which a broker has stamped it. The scheduler is certain to have permission
-to write only to its delay topics. So the record goes to the delay topic that relays read at once, and relays skip it.
+A record is written to Kafka, and the timestamp that a broker has given to the record is read back. The delay topics are
+the only topics to which a scheduler certainly has permission to write. So the record is written to the memory topic,
+which relays read without delay. Relays skip the record.
 """
 
 import math
@@ -14,14 +15,14 @@ from headway.core.delay.sender_clock import SenderClock
 from headway.delay.topic_names import TopicNames
 from headway.kafka.producer.stamps import ask_for_stamps
 
-_STEPPED_BY = 0.5  # seconds that the wall clock must jump before the brokers' time counts as doubtful
+_STEPPED_BY = 0.5  # how far the wall clock must jump before the brokers' time counts as doubtful, in seconds
 
 
 class BrokersTime:
-    """The brokers' time, as far as this machine knows it. Before the first call of `ask`, this machine's time is used.
+    """This machine's estimate of the brokers' time. Before the first call of `ask`, this machine's own time is used.
 
     Args:
-        connection: The settings to reach Kafka with.
+        connection: The settings for the connection to Kafka.
         names: The names of the scheduler's topics. The topics must exist when `ask` is called.
     """
 
@@ -29,21 +30,25 @@ class BrokersTime:
         self._connection = connection
         self._topic = names.delay_topic(MEMORY)
         self._clock = SenderClock()
-        self._asked_at = -math.inf  # this machine's wall clock minus its monotonic clock
+        self._asked_at = -math.inf  # this machine's wall clock minus its monotonic clock at the last `ask`
 
     def now(self) -> float:
-        """Return the seconds since the epoch by the brokers' clock."""
+        """Return the time of the brokers' clock, in seconds since the epoch."""
         return (wall := time.time()) + self._clock.correction(time.monotonic(), wall) / 1000
 
     def correction(self) -> int:
-        """Return by how many milliseconds the brokers' clock is ahead of this machine's, or 0 if they seem to agree."""
+        """Return how many milliseconds the brokers' clock is ahead of this machine's.
+
+        Returns 0 if they seem to agree.
+        """
         return self._clock.correction(time.monotonic(), time.time())
 
     @property
     def is_doubtful(self) -> bool:
-        """True if this machine's wall clock has jumped since `ask`, because it was set or the machine was suspended.
+        """True if this machine's wall clock has jumped since `ask`: it was set, or the machine was suspended.
 
-        The monotonic clock stops while the machine is suspended, so the brokers' time must then be requested again.
+        The monotonic clock stops while the machine is suspended, so the brokers' time must be requested again
+        afterwards.
         """
         return abs(_difference() - self._asked_at) > _STEPPED_BY
 

@@ -11,10 +11,10 @@ from headway.errors import ConfigError, KafkaError
 
 
 class ChangeRequest:
-    """A request to cancel or reschedule, which `Scheduler.cancel` or `Scheduler.reschedule` has sent.
+    """A request to cancel or reschedule a schedule, which `Scheduler.cancel` or `Scheduler.reschedule` has sent.
 
-    Once the request is stored, a relay carries it out: one that is running, or the next that starts. To learn the
-    outcome, wait for `settled`. To be sure only that the request is not lost, wait for `stored`, which needs no running
+    Once the request is stored, a running relay carries it out, or the next relay that starts does. To get the outcome,
+    wait for `settled`. To make sure only that the request is not lost, wait for `stored`, which does not need a running
     relay.
     """
 
@@ -32,8 +32,8 @@ class ChangeRequest:
 
         Raises:
             DeliveryError: Kafka refused the request, so it has no effect.
-            KafkaError: The request was not stored within `timeout` seconds, but might be stored later. Sending it again
-                is harmless.
+            KafkaError: The request was not stored within `timeout` seconds, but might be stored later. Sending the
+                request again is harmless.
         """
         timeout = checked_timeout(timeout)
         try:
@@ -45,8 +45,8 @@ class ChangeRequest:
         """Wait until a relay has decided, and return its decision about the schedule.
 
         Raises:
-            NoRelayError: No relay has answered within `timeout` seconds. The next relay that runs still carries out the
-                request, unless the record has been delivered by then.
+            NoRelayError: No relay has answered within `timeout` seconds. The next relay that runs will still carry out
+                the request, unless the record has been delivered by then.
             DeliveryError: Kafka refused the request, so it has no effect.
             ConfigError: The request was sent with `answered=False`.
         """
@@ -70,7 +70,7 @@ class ChangeRequest:
         if self.answer is None:
             raise ConfigError(
                 f"The request about the schedule {self._handle} was sent with answered=False, so no relay answers it. "
-                "Leave that out to learn the outcome."
+                "To get the outcome, leave out answered=False."
             )
         return self.answer
 

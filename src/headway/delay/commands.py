@@ -1,4 +1,4 @@
-"""Sends the commands that tell a relay to cancel or reschedule, and receives the relay's answers."""
+"""Sends commands to cancel or reschedule a schedule to the relays, and receives the relays' answers."""
 
 import asyncio
 import logging
@@ -45,7 +45,8 @@ class Commands:
     def ask(self, parts: HandleParts, to: int | None, *, answered: bool) -> tuple[Future[Any], Future[Settled] | None]:
         """Send a command.
 
-        Return a future for its delivery report, and with `answered` also one for the relay's answer.
+        Returns a future for the command's delivery report. If `answered` is true, also returns a future for the relay's
+        answer.
         """
         token, answer = self.expect() if answered else (_UNANSWERED, None)
         command = Command(parts.id, parts.due, parts.at, token, self.reply, to)
@@ -55,27 +56,27 @@ class Commands:
         return sent, answer
 
     def expect(self) -> tuple[str, Future[Settled]]:
-        """Return a token for a command that is about to be sent, and the future for its answer."""
+        """Return a token for a command that is about to be sent, and the future for the answer to that command."""
         with self._lock:
             if self._reader and self._refusal:
-                # librdkafka reports a denied read only once. So create a new reader, which finds out whether it is
-                # still denied.
+                # librdkafka reports only once that reading is not permitted. So create a new reader, which finds out
+                # whether reading is permitted now.
                 self._reader.close()
                 self._reader = None
             if self._reader is None:
                 self._refusal = None
                 self._reader = TailReader(self._config, self._names.answers, self.reply, self._answered, self._refused)
         answer: Future[Settled] = Future()
-        # A caller of `AsyncScheduler` that is cancelled must not cancel this future.
+        # If a caller of `AsyncScheduler` is cancelled, that must not cancel this future.
         answer.set_running_or_notify_cancel()
         token = uuid.uuid4().hex
         self._waiting[token] = answer
         return token, answer
 
     def note_sent(self, token: str, sent: Future[Any]) -> None:
-        """Make the answer fail if the command cannot be stored, or if this client is not permitted to read answers."""
+        """Fail the answer if the command cannot be stored, or if this client is not permitted to read answers."""
         sent.add_done_callback(lambda sent: self._fail(token, sent.exception()))
-        self._fail(token, self._refusal)  # the refusal may have arrived before this command was registered
+        self._fail(token, self._refusal)  # the refusal might have arrived before this command was registered
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Read answers with these credentials from now on."""
@@ -97,14 +98,14 @@ class Commands:
         if token in self._waiting:
             try:
                 settled = read_settled(value)
-            except ScheduleError as error:  # written by a newer relay, or by another program
+            except ScheduleError as error:  # the record was written by a newer relay or by another program
                 log.warning("A record in %s is skipped: %s", self._names.answers, error)
             else:
                 if answer := self._waiting.pop(token, None):
                     answer.set_result(settled)
 
     def close(self) -> None:
-        """Stop reading answers, and fail the commands that are still waiting for one."""
+        """Stop reading answers, and fail the commands that are still waiting for an answer."""
         if self._reader:
             self._reader.close()
         for token in list(self._waiting):
@@ -112,7 +113,7 @@ class Commands:
 
 
 def settled_within(answer: Future[Settled], timeout: float, left: float) -> Settled:
-    """Wait `left` seconds for the answer. Raises `NoRelayError`, which names `timeout`, if none arrives."""
+    """Wait `left` seconds for the answer. If none arrives, raises a `NoRelayError` whose text names `timeout`."""
     try:
         return answer.result(left)
     except TimeoutError:
@@ -131,6 +132,6 @@ async def settled_in_loop(answer: Future[Settled], timeout: float) -> Settled:
 def no_relay(timeout: float) -> NoRelayError:
     """Return the error for a command that no relay has answered within `timeout` seconds."""
     return NoRelayError(
-        f"No relay has answered within {timeout:.3g} s. The request is stored, and is settled as soon as a relay runs "
-        "(start one with `headway relay`). Ask again then to learn the outcome."
+        f"No relay has answered within {timeout:.3g} s. The request is stored, and will be settled when a relay runs. "
+        "Start a relay with `headway relay`, and then repeat the call to get the outcome."
     )

@@ -1,4 +1,4 @@
-"""Chooses the delay topic for a record, and creates delay topics that no earlier delay has needed."""
+"""Chooses the delay topic for a record. Creates delay topics that no earlier delay has needed."""
 
 import logging
 import threading
@@ -15,11 +15,11 @@ from headway.errors import HeadwayError, SerializationError
 
 log = logging.getLogger(__name__)
 
-# The layout is read again after this many seconds, because other delay topics may be in use by then, or all topics may
-# have been recreated.
+# How often the layout is read again, in seconds. By then, other delay topics might be in use, or all topics might have
+# been recreated.
 LAYOUT_LASTS = 30.0
 LAYOUT_HOLDS_FOR = 600.0
-"""After this many seconds, delay topics may have been deleted, so a schedule is stored only after a check."""
+"""How old the layout can be, in seconds, before it must be checked because delay topics might have been deleted."""
 
 
 class DelayTopicNames(NamedTuple):
@@ -37,10 +37,10 @@ class DelayTopicNames(NamedTuple):
 class DelayTopicChoice:
     """Chooses the delay topic for each schedule.
 
-    If the scheduler has no topics, the constructor creates those for short delays.
+    If the scheduler has no topics, the constructor creates the delay topics for short delays, and all other topics.
 
     Args:
-        connection: The settings to reach Kafka with.
+        connection: The settings for the connection to Kafka.
         names: The names of the scheduler's topics.
 
     Raises `KafkaError` if topics are missing and cannot be created.
@@ -50,7 +50,7 @@ class DelayTopicChoice:
         self._connection = connection
         self._names = names
         self.time = BrokersTime(connection, names)
-        """The brokers' time, from which delays count."""
+        """The brokers' time. Delays count from this time."""
         self._delay_topics = self._delay_topics_of(self._read())
         self._adding = threading.Lock()
         self._read_at = time.time()
@@ -61,20 +61,20 @@ class DelayTopicChoice:
         return self._delay_topics.partitions
 
     def now(self) -> float:
-        """Return the brokers' time in seconds since the epoch, after requesting it from the brokers if it is in doubt.
+        """Return the brokers' time in seconds since the epoch. If it is in doubt, request it from the brokers first.
 
-        Raises `KafkaError` if it must be requested and no broker answers.
+        Raises `KafkaError` if the time must be requested and no broker answers.
         """
         if self.time.is_doubtful:
             self.time.ask()
         return self.time.now()
 
     def place(self, schedule: Schedule, key: Any, now: int, gap: int = 0) -> tuple[str, int]:
-        """Return the topic and partition for a schedule that is stored at `now`, by the brokers' clock.
+        """Return the topic and partition for a schedule that is stored at the time `now` of the brokers' clock.
 
         If the delay is longer than any earlier one, the missing delay topics are created, as in `reaching`. For a
-        recurring schedule, `gap` is the time between two deliveries; the delay topics for it are created too. Raises
-        `SerializationError` for a key that is neither bytes nor text.
+        recurring schedule, `gap` is the time between two deliveries, and the delay topics for a delay of this length
+        are created too. Raises `SerializationError` if the key is neither bytes nor text.
         """
         if not self._read_at <= time.time() < self._read_at + LAYOUT_LASTS:
             self._refresh()
@@ -93,11 +93,11 @@ class DelayTopicChoice:
         return delay_topics.topics[delay_topics.ladder.delay_for(delay)], partition
 
     def covers(self, delay: float) -> bool:
-        """Return whether all delay topics for this delay in milliseconds exist, so that `reaching` returns at once."""
+        """Return whether all delay topics for this delay, in milliseconds, exist. If so, `reaching` returns at once."""
         return delay < self._delay_topics.reach
 
     def may_wait(self, delay: float) -> bool:
-        """Return whether `now` or `place` may block: a delay topic is missing, or the layout was read too long ago."""
+        """Return whether `now` or `place` might block because something must first be requested from the brokers."""
         return self._may_be_gone or self.time.is_doubtful or not self.covers(delay)
 
     @property
@@ -105,13 +105,13 @@ class DelayTopicChoice:
         return time.time() >= self._read_at + LAYOUT_HOLDS_FOR
 
     def reaching(self, delay: int) -> DelayTopicNames:
-        """Return the delay topics, after creating those that the delay needs and waiting until the brokers know them.
+        """Return the delay topics. If the delay needs missing topics, create them and wait until the brokers list them.
 
         Raises `AuthorizationError` if this client is not permitted to create them, and `KafkaError` if no broker
         answers.
         """
         with self._adding:
-            if not self.covers(delay):  # another thread may just have added them
+            if not self.covers(delay):  # another thread might just have added the delay topics
                 self._delay_topics = self._delay_topics_of(add_delay_topics(self._connection, self._names.name, delay))
                 log.info("The delay topics of %s are now: %s.", self._names.name, self._delay_topics.ladder)
             return self._delay_topics
@@ -123,7 +123,10 @@ class DelayTopicChoice:
         return layout
 
     def _refresh(self) -> None:
-        """Read the layout again: in a thread, so that no caller waits, unless delay topics may have been deleted."""
+        """Read the layout again in a thread, so that no caller waits.
+
+        If delay topics might have been deleted, the layout is read before this call returns.
+        """
         if self._may_be_gone:
             self._read_again()
             self._read_at = time.time()
@@ -135,7 +138,7 @@ class DelayTopicChoice:
         try:
             self._delay_topics = self._delay_topics_of(self._read())
         except HeadwayError as error:
-            log.warning("The scheduler %s keeps using the delay topics that it knows: %s", self._names.name, error)
+            log.warning("The scheduler %s keeps using its current delay topics: %s", self._names.name, error)
 
     def _delay_topics_of(self, layout: Layout) -> DelayTopicNames:
         topics = {delay_topic: self._names.delay_topic(delay_topic) for delay_topic in (MEMORY, *layout.usable.delays)}

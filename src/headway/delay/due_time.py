@@ -26,7 +26,7 @@ def due_at(when: When, now: float) -> int:
     Raises `ConfigError` for a datetime without a time zone, and for a value that is not a time.
     """
     seconds = now + when if isinstance(when, (float, int)) else _seconds(when, now)
-    if isinstance(when, bool) or not seconds * 1000 <= LATEST:  # NaN fails this comparison, too
+    if isinstance(when, bool) or not seconds * 1000 <= LATEST:  # written with `not`, so that NaN is refused too
         raise ConfigError(
             f"{when!r} is not a valid time, or is beyond the year 9999. Give a delay in seconds, or an earlier time."
         )
@@ -46,9 +46,9 @@ def lifetime(expires_after: float) -> int:
 def with_expiry(headers: Any, expires: When, due: When | None = None, now: float | None = None) -> Any:
     """Return the headers with an expiry time added.
 
-    An expiry in seconds counts from `now`, by default this machine's time. Headers that are not iterable are returned
-    unchanged, so that sending the record raises the error for them. Raises `ConfigError` as `due_at` does, and for a
-    record that would expire before it is due.
+    An expiry in seconds counts from `now`, which by default is this machine's time. If the headers are not iterable,
+    they are returned unchanged, and sending the record will raise the error. Raises `ConfigError` as `due_at` does, and
+    also if the record would expire before it is due.
     """
     now = time.time() if now is None else now
     at = due_at(expires, now)

@@ -1,4 +1,4 @@
-"""Records in the ladder's topic from which relays choose the delay topics: the use of each topic, and recent delays."""
+"""The records that relays use to choose delay topics: the use of each delay topic, and recent delays."""
 
 import logging
 from collections.abc import Mapping

@@ -12,10 +12,12 @@ from headway.runtime.lifecycle import time_left_of
 
 
 class ScheduleHandle:
-    """The handle of a schedule that was sent. With its text, `str(handle)`, any process can cancel or reschedule it.
+    """The handle of a schedule that was sent.
 
-    The handle is available at once; `wait` returns when the schedule is stored. If the schedule has a user's own id,
-    the text is `id:` followed by that id.
+    Any process can cancel or reschedule the schedule if it has the handle's text, `str(handle)`.
+
+    The handle is available at once; `wait` returns when the schedule is stored. If the user chose the schedule's id,
+    the text is `id:` followed by the id.
     """
 
     __slots__ = ("_partition", "_schedule", "answer", "future")
@@ -27,7 +29,8 @@ class ScheduleHandle:
         self._schedule = schedule
         self.future = future
         self.answer = answer
-        """The relay's answer, for a schedule that is refused if another schedule with its id is pending."""
+        """The relay's answer. None unless the schedule must be refused if another schedule with the same id is pending.
+        """
 
     @property
     def id(self) -> str:
@@ -40,13 +43,16 @@ class ScheduleHandle:
         return self._schedule.due / 1000
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until Kafka has stored the schedule and, with `if_pending="refuse"`, until a relay has accepted it.
+        """Wait until Kafka has stored the schedule.
+
+        With `if_pending="refuse"`, also wait until a relay has accepted it.
 
         Raises:
             DeliveryError: Kafka refused the record.
             TimeoutError: The record was not stored within `timeout` seconds.
             IdPendingError: Another schedule with the same id is pending, and `if_pending` is "refuse".
-            NoRelayError: No relay has answered within `timeout` seconds, or half a minute.
+            NoRelayError: No relay has answered within `timeout` seconds, or within half a minute if there is no
+                timeout.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         left = time_left_of(timeout)

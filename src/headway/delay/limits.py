@@ -1,4 +1,4 @@
-"""Limits for clients that store schedules in the delay topics: the size of a record, and the time for storing it."""
+"""Limits for clients that store schedules in the delay topics: the size of a record, and the time to store a record."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,8 @@ from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.errors import ConfigError
 from headway.settings.config import Config, whole_number
 
-# Bytes kept free for what a relay adds: another due time, or headers that explain why the record is a dead letter.
+# How many bytes are reserved for what a relay adds: a new due time, or headers that explain why the record is a dead
+# letter.
 _LATER_ADDED = 65_536
 MOST_BYTES = MAX_MESSAGE_BYTES - _LATER_ADDED
 """The maximum number of bytes that a scheduled record can have, including its key and its headers."""
@@ -17,7 +18,7 @@ DEFAULTS: Mapping[str, Any] = {"message.max.bytes": MOST_BYTES, "message.timeout
 
 
 def check(config: Config) -> None:
-    """Raise `ConfigError` for settings with which a relay could miss a record, or could not move it."""
+    """Raise `ConfigError` for settings that could make a relay miss a record, or be unable to move one."""
     key = next((key for key in ("message.timeout.ms", "delivery.timeout.ms") if key in config), "message.timeout.ms")
     timeout = whole_number(key, config.get(key, STORED_WITHIN))
     if not 0 < timeout <= STORED_WITHIN:

@@ -24,7 +24,7 @@ from headway.runtime.lifecycle import Closable
 
 
 class Pending(NamedTuple):
-    """A schedule that is not delivered yet: where it is stored, and its due time after all changes."""
+    """A schedule that has not been delivered yet: where it is stored, and its due time after all changes."""
 
     delay_topic: int
     partition: int
@@ -34,7 +34,7 @@ class Pending(NamedTuple):
 
     @property
     def handle(self) -> str:
-        """The text with which the user can cancel the schedule."""
+        """The text of the handle, which the user can pass to `cancel`."""
         return str(HandleParts(self.partition, self.schedule.due, self.schedule.at, self.schedule.id))
 
 
@@ -52,20 +52,20 @@ def _required(layout: Layout | None, name: str) -> Layout:
 
 
 def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[int] | None = None) -> Iterator[Pending]:
-    """Yield all pending schedules, or those of some partitions, as `PendingReader.schedules` does."""
+    """Yield all pending schedules, or the pending schedules of some partitions, as `PendingReader.schedules` does."""
     with PendingReader(config, name, partitions) as reader:
         yield from reader.schedules()
 
 
 class PendingReader(Closable):
-    """Reads the schedules and commands that a scheduler's relays have not handled, in all partitions or in some."""
+    """Reads the schedules and commands that a scheduler's relays have not handled, in all or some partitions."""
 
     def __init__(self, config: Mapping[str, Any], name: str, partitions: Collection[int] | None = None) -> None:
         self._config = config
         self._names = TopicNames(name)
         self._partitions = partitions
         self._reader = TopicReader(config)
-        # Created when it is needed, because its clients take a while to connect.
+        # Created only when it is needed, because its clients take a while to connect.
         self._inspector: GroupInspector | None = None
 
     def close(self) -> None:
@@ -78,8 +78,8 @@ class PendingReader(Closable):
         """Yield all pending schedules, in no particular order.
 
         The schedules are yielded one at a time, because all of them might not fit in memory. While the delay topics are
-        read, relays move records to shorter ones. So records that were written in the meantime are read in a second
-        pass. A record that is moved is found in one of the delay topics or in both.
+        being read, relays move records to delay topics for shorter delays. So records that were written in the meantime
+        are read in a second pass. A record that is moved is found in one of the two delay topics, or in both.
         """
         delay_topics, bounds = self._delay_topics(), self._reader.bounds()
         read_to: dict[Partition, int] = {}
@@ -88,7 +88,7 @@ class PendingReader(Closable):
             ranges = {
                 place: (max(starts[place], delay_topic.start, read_to.get(place, 0)), ends[place])
                 for place, delay_topic in delay_topics.items()
-                if place in starts and place in ends  # a delay topic may have been deleted in the meantime
+                if place in starts and place in ends  # a delay topic might have been deleted in the meantime
             }
             wanted = {place: (start, end) for place, (start, end) in ranges.items() if start < end}
             if not wanted:
@@ -99,10 +99,10 @@ class PendingReader(Closable):
             read_to = ends
 
     def commands(self) -> Iterator[Message]:
-        """Yield the commands that no relay has carried out: schedules with a user's own id, and requests for changes.
+        """Yield the commands that no relay has carried out: schedules whose id the user chose, and change requests.
 
-        Commands of open transactions, and those that a relay has just carried out, are left out. Raises
-        `AuthorizationError` if some commands seem to be waiting that this client is not permitted to read.
+        Commands in open transactions, and commands that a relay has just carried out, are left out. Raises
+        `AuthorizationError` if commands seem to be waiting but this client is not permitted to read them.
         """
         bounds = self._reader.bounds(isolation="read_committed")
         places = {(self._names.commands, number): number for number in self._numbers}
@@ -114,7 +114,7 @@ class PendingReader(Closable):
 
         if not left(self._known):
             return
-        states = self._read_states()  # a relay may have made progress in the meantime
+        states = self._read_states()  # a relay might have made progress in the meantime
         progress = {place: Progress(states[number].commands) for place, number in places.items()}
         for place, message in self._read(left(states)):
             if progress[place].receive((message.offset() or 0,)):
@@ -130,7 +130,7 @@ class PendingReader(Closable):
 
     @cached_property
     def _known(self) -> dict[int, StoredState]:
-        """The stored state of each partition, read when it is first needed."""
+        """The stored state of each partition. It is read when it is first needed."""
         return self._read_states()
 
     def _read_states(self) -> dict[int, StoredState]:
@@ -154,13 +154,13 @@ class PendingReader(Closable):
 
 
 class _DelayTopicPartition:
-    """One partition of a delay topic. Its records are pending unless a relay has handled them."""
+    """One partition of a delay topic. The records in it are pending unless a relay has handled them."""
 
     def __init__(self, delay_topic: int, number: int, state: StoredState) -> None:
         self._delay_topic = delay_topic
         self._number = number
         self._state = state
-        # Ranges and offsets both ascend, so ranges below the current offset are dropped from the left.
+        # Both the ranges and the offsets ascend, so ranges below the current offset are dropped from the left.
         self._done = deque(state.delay_topic(delay_topic).complete if delay_topic != MEMORY else ())
         self.start = state.mark.offset if delay_topic == MEMORY else state.delay_topic(delay_topic).offset
 
@@ -189,7 +189,10 @@ def _due(schedule: Schedule, changes: Changes) -> int | None:
 
 
 def soonest_of(found: Iterable[Pending], limit: int) -> list[Pending]:
-    """Return the `limit` schedules that are due next. A schedule found in two delay topics is returned only once."""
+    """Return the `limit` schedules that are due next.
+
+    If a schedule is found in two delay topics, it is returned once.
+    """
     soonest: list[Pending] = []
     for each in found:
         place = bisect_left(soonest, _rank(each), key=_rank)

@@ -1,4 +1,4 @@
-"""Converts a relay's decisions into records for Kafka, and fetched records into the form that the relay uses."""
+"""Converts a relay's decisions to records for Kafka, and fetched records to the form that the relay uses."""
 
 import logging
 import math
@@ -29,41 +29,44 @@ from headway.records.record_types import ConsumerRecord, Header, Message, Record
 
 log = logging.getLogger(__name__)
 
-_RELAY_OBJECTS = 500  # the approximate bytes of memory that a relay's objects take for each record
-# The maximum number of characters, because an error may quote a forged header that is as large as a record.
+_RELAY_OBJECTS = 500  # how much memory a relay's objects take for each record, approximately, in bytes
+# The maximum number of characters of an error. Errors are shortened because they might quote a forged header that is as
+# large as a record.
 _LONGEST_ERROR = 1000
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
 _NO_MOVE = "no delay topic takes the record"
 
-# librdkafka's names of the errors that are caused by the record itself. "" means that the client did not send it.
+# librdkafka's names of errors that are caused by the record itself. "" means that the client refused to send the
+# record.
 _OF_THE_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", ""}
 
 _LETTER = "dead-letter-"  # prefix of the ids of dead letters that wait in a delay topic
 _WAITS = "waits-"  # prefix of the ids of records that wait in a delay topic for a permission
-_SHORTEST_WAIT = 100  # such a record waits at least this many milliseconds
-# Bytes kept free in a dead letter for the header that is added while it waits in a delay topic.
+_SHORTEST_WAIT = 100  # the shortest wait in a delay topic, in milliseconds
+# How many bytes of a dead letter are reserved for the header that it needs to wait in a delay topic.
 _BYTES_OF_A_SCHEDULE = 1_000
 _LETTERS_WAIT = "Dead letters wait in the delay topics, and are stored as soon as the topic accepts them."
 _RECORDS_WAIT = (
     "Records for it wait in the delay topics for 20 s. Records that come due after that become dead letters, until the "
     "topic accepts records again."
 )
-_WAIT_FOR_A_RIGHT = 20.0  # the seconds that `_RECORDS_WAIT` mentions, until records become dead letters
+# How long records wait for a permission before they become dead letters, in seconds; `_RECORDS_WAIT` mentions it.
+_WAIT_FOR_A_RIGHT = 20.0
 _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 _NO_ANSWERS = "Commands are still carried out, but their outcome is not reported."
 
 
 OWN_HEADERS = frozenset({HEADER, PUT_HEADER})
-"""The headers that a scheduler adds to a record. They are removed when the record is delivered."""
+"""The headers that a scheduler adds to a record. When the record is delivered, a relay removes these headers."""
 
 
 class RelayRecord(OutgoingRecord, gc=False):
     """A record that a relay writes.
 
     `source` is the fetched record from which this one was made, or None for a relay's state. `delay_topic` is the delay
-    topic that the record moves to, or None if it does not move. If the record is a dead letter that waits in a delay
-    topic, `letter` is the dead letter without the header for waiting.
+    topic that the record moves to, or None if the record does not move. If the record is a dead letter that waits in a
+    delay topic, `letter` is the dead letter without the header that makes it wait.
     """
 
     source: Any = None
@@ -72,11 +75,11 @@ class RelayRecord(OutgoingRecord, gc=False):
 
 
 class Writing:
-    """Converts the decisions for a partition number, which are called a tick, into records to write.
+    """Converts a tick, which is the decisions for a partition number, to the records that must be written.
 
     Args:
         names: The names of the scheduler's topics.
-        ladder: The delay topics in use. Dead letters that cannot be stored now wait there.
+        ladder: The delay topics in use. Dead letters that cannot be stored now wait in these topics.
         partitions_of: Takes a topic and a time limit in seconds, and returns how many partitions the topic has, or 0 if
             it does not exist.
         why_not: Takes a topic, and returns a sentence that explains why it refuses records, or None.
@@ -103,8 +106,8 @@ class Writing:
     def records(self, partition: int, tick: RelayTick, now: int) -> Iterator[RelayRecord]:
         """Yield all records that a tick writes.
 
-        State is yielded first, so that a transaction soon knows all its partitions and registers them with the broker
-        together.
+        State is yielded first, so that a transaction has all its partitions early and registers them with the broker in
+        one request.
         """
         self._now = now
         for key, value in tick.state.items():
@@ -116,7 +119,9 @@ class Writing:
         for answer in tick.answers:
             if self._targets.have(self._names.answers, answer.command.reply) and self._answers.is_open:
                 yield self._answer(answer)
-            else:  # The scheduler was deleted or is unknown, or this relay is not permitted to write answers.
+            # The topic for answers does not exist or has no such partition, or this relay is not permitted to write to
+            # it.
+            else:
                 log.warning("The outcome of the command %s cannot be reported.", answer.command.token)
 
     def _move(self, partition: int, write: Write) -> RelayRecord:
@@ -128,7 +133,7 @@ class Writing:
     def _delivery(self, write: Write, now: int) -> RelayRecord:
         message, schedule = write.record, write.schedule
         if schedule.topic == self._names.dead and _is_letter(message):
-            headers = list(headers_of(message))[:-1]  # without the last header, which was added for the wait
+            headers = list(headers_of(message))[:-1]  # leave out the last header, which made the letter wait
             letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
             return self._now_or_later(letter)
         if schedule.topic.startswith(self._own_names_begin) and self._names.owns(schedule.topic):
@@ -143,14 +148,16 @@ class Writing:
         headers = own_headers(message)
         if schedule.recurrence is not None and schedule.recurrence.expires_after:
             headers = [*headers, expiry_header(schedule.due + schedule.recurrence.expires_after)]
-        # The record is due at `now`. This machine's own clock may still be behind the due time.
+        # The timestamp comes from the brokers' clock, because this machine's own clock might still be behind the due
+        # time.
         timestamp = max(schedule.due, now)
         return RelayRecord(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
 
     def _missing_target(self, schedule: Schedule) -> DeliveryError | None:
         """Return an error if the schedule's topic or partition does not exist.
 
-        Return None if they exist, and also if the brokers do not answer, because sending the record will then fail.
+        Returns None if both exist. Also returns None if the brokers do not answer, because sending the record will then
+        fail.
         """
         try:
             count = self._targets.too_few(schedule.topic, schedule.partition or 0)
@@ -165,10 +172,11 @@ class Writing:
         )
 
     def _wait_for_a_right(self, message: Message, schedule: Schedule, target: Writable) -> RelayRecord:
-        """Let a record wait in a delay topic until this relay is permitted to write to the record's target.
+        """Make a record wait in a delay topic until this relay is permitted to write to the record's target.
 
-        If that takes too long, return a dead letter. So a permission that is missing for a moment delays records only
-        that long, and a permission that is never granted does not cause a growing backlog.
+        If the permission is missing for too long, the record becomes a dead letter. So a permission that is missing for
+        a moment delays records only for that moment, and a permission that is never granted does not cause a growing
+        backlog.
         """
         if target.refused_for > _WAIT_FOR_A_RIGHT:
             return self.dead_letter(message, DeliveryError(target.reason), _REFUSED)
@@ -194,7 +202,7 @@ class Writing:
         return RelayRecord(self._names.answers, settled.value, command.token, command.reply, NOW, None, answer)
 
     def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> RelayRecord:
-        """Make a dead letter of a record: the record as it is in its delay topic, with the reason for the failure."""
+        """Make a dead letter: a copy of the record in its delay topic, with the reason for the failure."""
         error = type(error)(str(error)[:_LONGEST_ERROR])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, because %s: %s", record, self._names.dead, reason, error)
@@ -203,9 +211,10 @@ class Writing:
         return self._now_or_later(fitting(letter, MAX_MESSAGE_BYTES))
 
     def _now_or_later(self, letter: RelayRecord) -> RelayRecord:
-        """Return the dead letter if it can be stored now. Otherwise return it as a schedule for the dead-letter topic.
+        """Return the dead letter if it can be stored now. Otherwise, turn it into a schedule for the dead-letter topic.
 
-        In a delay topic the letter is not lost if this relay ends, it delays no other record, and it is tried again.
+        While the dead letter waits in a delay topic, it is not lost if this relay ends, and it does not delay other
+        records. When it is due, it is tried again.
         """
         return letter if self._dead.is_open else self._later(letter)
 
@@ -224,14 +233,14 @@ class Writing:
         )
 
     def instead_of(self, refused: RelayRecord, error: str, reason: str) -> RelayRecord | None:
-        """Return a replacement for a record that Kafka refuses permanently, or None if the record can be left out.
+        """Return a replacement for a record that Kafka refuses permanently, or None if the record can be omitted.
 
-        A dead letter that is too large is halved. A dead letter that is refused for another reason waits in a delay
+        If a dead letter is too large, its size is halved. If it is refused for another reason, it waits in a delay
         topic.
 
         Args:
             refused: The record.
-            error: librdkafka's name of the error; empty if the client itself refused the record.
+            error: librdkafka's name of the error, or an empty string if the client itself refused the record.
             reason: The reason, as text.
 
         Raises `KafkaError` if the relay cannot continue without the record, and `AuthorizationError` if a permission is
@@ -269,7 +278,7 @@ class Writing:
             return self._wait_for_a_right(refused.source, schedule_of(refused.source), target)
         try:
             known = self._why_not(refused.topic)
-        except HeadwayError:  # the brokers do not answer now
+        except HeadwayError:  # the brokers do not answer, so no better reason is known
             known = None
         raise AuthorizationError(known or refusal)
 
@@ -285,7 +294,7 @@ class _FailedDelivery(NamedTuple):
 
 
 def _origin_of(message: Message) -> Origin | None:
-    """Return where the record in a delay topic was first sent, if its headers name the topic, partition and offset."""
+    """Return the topic, partition and offset that a record comes from, if its headers contain them."""
     headers = headers_of(message)
     try:
         history = history_of(headers, _schedule_in(headers).topic)
@@ -298,7 +307,7 @@ _source = RecordSource(0, "", lambda message: message.key(), lambda message: mes
 
 
 def schedule_of(message: Message) -> Schedule:
-    """Return the schedule of a record in a delay topic. Raises `ScheduleError` if it cannot be read."""
+    """Return the schedule of a record in a delay topic. Raises `ScheduleError` if the schedule cannot be read."""
     return _schedule_in(headers_of(message))
 
 
@@ -309,7 +318,7 @@ def _schedule_in(headers: Sequence[Header]) -> Schedule:
 
 
 def fetched_from(message: Any) -> Fetched:
-    """Convert a record of a delay topic into the form that `PartitionRelay` works with."""
+    """Convert a record of a delay topic to the form that `PartitionRelay` uses."""
     headers = headers_of(message)
     try:
         schedule: Schedule | ScheduleError = _schedule_in(headers)
@@ -324,21 +333,21 @@ def _put_from(message: Any, value: str | bytes) -> PutRecord:
     if isinstance(fetched.schedule, ScheduleError):
         raise fetched.schedule
     if not fetched.schedule.id.startswith(OWN):
-        raise ScheduleError(f"The id {fetched.schedule.id[:100]!r} is not a user's own id.")
+        raise ScheduleError(f"The id {fetched.schedule.id[:100]!r} is not an id that a user chose.")
     return PutRecord(put, fetched, fetched.schedule)
 
 
 def own_headers(message: Message) -> list[Header]:
-    """Return a record's headers without those that the scheduler added."""
+    """Return a record's headers without the headers that the scheduler added."""
     headers = headers_of(message)
-    # This is nearly always the case, and a test for it makes the function twice as fast.
+    # Nearly every record has only this header, and testing for it first makes the function twice as fast.
     if len(headers) == 1 and headers[0][0] == HEADER:
         return []
     return [header for header in headers if header[0] not in OWN_HEADERS]
 
 
 def command_from(message: Any) -> Command | PutRecord | None:
-    """Read a command from its record. If it cannot be read, log a warning and return None."""
+    """Read a command from its record. If the command cannot be read, log a warning and return None."""
     try:
         put = next((value for name, value in headers_of(message) if name == PUT_HEADER), None)
         return read_command(message.value()) if put is None else _put_from(message, put)

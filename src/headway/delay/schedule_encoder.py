@@ -1,4 +1,7 @@
-"""Encodes records with a due time for Kafka. The encoder needs no client, so any producer can store its records."""
+"""Encodes records with a due time for Kafka.
+
+The encoder needs no client, so any producer can send the encoded records.
+"""
 
 import itertools
 import threading
@@ -23,20 +26,21 @@ from headway.errors import ConfigError, DeliveryError, SerializationError
 from headway.kafka.producer.headers import check_headers, header_list
 from headway.records.record_types import Header
 
-_MOST_TARGETS = 1000  # how many valid targets are remembered, so that memory stays bounded
-_MOST_STEP_BACK = 500  # milliseconds
+_MOST_TARGETS = 1000  # the maximum number of valid targets that are remembered, which bounds the memory
+_MOST_STEP_BACK = 500  # the largest step back that is evened out, in milliseconds
 
 
 Encoded = tuple[Schedule, Any, Any, list[Header]]
-"""A schedule, and its record's value, key and headers. `DelayTopicChoice.place` chooses the topic for it."""
+"""A schedule, and the value, key and headers of its record. `DelayTopicChoice.place` chooses the topic."""
 
 
 class SchedulingTimes:
-    """Keeps the times of scheduling from going back by a few milliseconds. Thread-safe.
+    """Ensures that the times of scheduling do not go back by a few milliseconds. Thread-safe.
 
-    Records with the same due time are delivered in the order in which they were scheduled. But a new estimate of the
-    brokers' clock can be some milliseconds behind the last one. A step back of more than half a second means that a
-    clock was set. The times follow it, because a search for a schedule begins only a second before its time.
+    Records with the same due time are delivered in the order in which they were scheduled. However, a new estimate of
+    the brokers' clock can be some milliseconds behind the previous estimate. If the estimate goes back by more than
+    half a second, a clock was set. In that case the times of scheduling go back too, because a search for a schedule
+    begins only one second before its time of scheduling.
     """
 
     def __init__(self) -> None:
@@ -44,7 +48,7 @@ class SchedulingTimes:
         self._lock = threading.Lock()
 
     def next(self, at: int) -> int:
-        """Return the time of scheduling, in milliseconds, of a record that is scheduled when the clock shows `at`."""
+        """Return the time of scheduling for a record that is scheduled when the clock shows `at`, in milliseconds."""
         with self._lock:
             if not 0 < self._latest - at <= _MOST_STEP_BACK:
                 self._latest = at
@@ -56,8 +60,8 @@ class ScheduleEncoder:
 
     Args:
         names: The names of the scheduler's topics.
-        write_key: The key's serialiser, or None if keys are bytes already.
-        write_value: The value's serialiser, or None.
+        write_key: The serialiser of keys, or None if keys are already bytes.
+        write_value: The serialiser of values, or None if values are already bytes.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class ScheduleEncoder:
     ) -> Encoded:
         """Encode a record that is due at `due` and was scheduled at `at`, in milliseconds since the epoch.
 
-        Raises as `Scheduler.send_later` does for a record that cannot be scheduled.
+        Raises the same errors as `Scheduler.send_later` if the record cannot be scheduled.
         """
         target = topic if level is None else level_topic(topic, level)
         fields = checked_headers(headers, target) if headers else []
@@ -112,9 +116,9 @@ class ScheduleEncoder:
 
 
 def recurring(schedule: Schedule, key: Any, value: Any, headers: Sequence[Header]) -> Schedule:
-    """Return a recurring schedule whose id is a hash of its whole content, so that an equal schedule has the same id.
+    """Set the id of a recurring schedule to a hash of its whole content, so that equal schedules have the same id.
 
-    Raises `SerializationError` for a key or value that is neither bytes nor text.
+    Raises `SerializationError` if the key or the value is neither bytes nor text.
     """
     written = [each.encode() if isinstance(each, str) else each for each in (key, value)]
     try:
@@ -130,7 +134,7 @@ def recurring(schedule: Schedule, key: Any, value: Any, headers: Sequence[Header
 def check_later(
     topic: str, due: When | None, timestamp: int | None, id_: str | None, if_pending: Literal["replace", "keep"]
 ) -> None:
-    """Raise `ConfigError` if a record has fields that it cannot have together with, or without, a due time."""
+    """Raise `ConfigError` if a record has fields that do not fit its due time, or that need a due time."""
     if due is None:
         raise ConfigError(
             f"A record for {topic} has an id or if_pending, but no due time. Add a due time, or leave out id and "
@@ -155,7 +159,7 @@ def check_if_pending(if_pending: IfPending, id_: str | None) -> None:
 
 
 def check_size(record: OutgoingRecord) -> None:
-    """Raise `DeliveryError` for a schedule that relays cannot move, because a producer may accept larger records."""
+    """Raise `DeliveryError` if a schedule is larger than relays can move. A producer might accept larger records."""
     written = [each.encode() if isinstance(each, str) else each for each in (record.value, record.key)]
     size = sum(len(each) for each in written if isinstance(each, bytes))
     size += check_headers(record.headers, record.topic)
@@ -167,7 +171,7 @@ def check_size(record: OutgoingRecord) -> None:
 
 
 def put_header(if_pending: IfPending, token: str = "", reply: int = 0) -> Header:
-    """Return the header that marks a schedule with a user's own id as a command."""
+    """Return the header that marks a schedule as a command, because the user chose the id of the schedule."""
     if if_pending not in get_args(IfPending):
         raise ConfigError(f"if_pending is {if_pending!r}; it must be one of {', '.join(get_args(IfPending))}.")
     return Put(if_pending, token, reply).header()
@@ -179,5 +183,5 @@ def checked_headers(headers: Sequence[Header], target: str) -> list[Header]:
     check_headers(fields, target)
     for name, _ in fields:
         if name in OWN_HEADERS:
-            raise ConfigError(f"The header {name} is the scheduler's own. Give yours another name.")
+            raise ConfigError(f"The header {name} is the scheduler's own. Choose another name for your header.")
     return fields

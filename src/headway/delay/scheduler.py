@@ -1,4 +1,4 @@
-"""The scheduler: it stores records in Kafka now, and a relay delivers them when they are due."""
+"""The scheduler, which stores records in Kafka. A relay delivers the records when they are due."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -36,20 +36,22 @@ class Scheduler(Closable):
     """Stores records in Kafka. A relay delivers each of them once, when it is due and never before.
 
     `config` has the same settings as a producer: `key.serializer`, `value.serializer`, and librdkafka's settings. The
-    scheduler creates its topics if they do not exist, and delay topics for longer delays when the first record with
-    such a delay is sent. A relay (`headway relay`) delivers the records; records that come due while no relay is
-    running are delivered when one runs again. The scheduler is thread-safe. At the end of a `with` block it waits until
-    all schedules are stored, and closes.
+    scheduler creates its topics if they do not exist. Delay topics for longer delays are created when the first record
+    with such a delay is sent. A relay (`headway relay`) delivers the records. If records come due while no relay is
+    running, they are delivered when a relay runs again. The scheduler is thread-safe. At the end of a `with` block, the
+    scheduler waits until all schedules are stored, and then closes.
 
     Args:
-        name: The prefix of the names of its topics. Schedulers and relays with the same name work together.
+        name: The scheduler's name, which is the prefix of its topics' names. Schedulers and relays with the same name
+            work together.
 
     Raises:
         ConfigError: A setting is not valid for a scheduler.
         AuthorizationError: Topics are missing, and this client is not permitted to create them.
         KafkaError: The topics do not exist and could not be created.
 
-    A scheduler in use notices within half a minute if other delay topics are put in use or its topics are recreated.
+    If other delay topics are put in use, or the scheduler's topics are recreated, a scheduler in use notices that
+    within half a minute.
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
@@ -69,7 +71,7 @@ class Scheduler(Closable):
             self._closed = self._is_forked = False
             self._steps_to_end = EndSteps(lambda: [self._commands.close, self._close_client])
             self._closing_within = time_left_of(None)
-            self._unstored = 0  # the number of schedules that were not stored when the client was closed
+            self._unstored = 0  # how many schedules had not been stored when the client was closed
             register_for_forks(self)
 
     def send_later(
@@ -89,30 +91,32 @@ class Scheduler(Closable):
     ) -> ScheduleHandle:
         """Deliver a record to a topic at a given time.
 
-        The call returns at once, unless the record has a longer delay than any before: then it waits until new delay
-        topics are created. The handle's `wait` returns when the record is stored. Key, value and headers arrive byte
-        for byte. Records with the same key and the same due time arrive in the order they were sent. A record that is
-        already due is delivered as soon as a relay sees it.
+        The call returns at once, unless the record has a longer delay than all earlier records. In that case the call
+        waits until new delay topics have been created. The handle's `wait` returns when the record is stored. Key,
+        value and headers are delivered byte for byte. Records with the same key and the same due time are delivered in
+        the order in which they were sent. A record that is already due is delivered as soon as a relay sees it.
 
         Args:
             key: The record's key, as for a producer.
             value: The record's value, as for a producer.
-            topic: The target topic. It need not exist yet: if it does not exist when the record is due, the record
-                becomes a dead letter.
+            topic: The target topic, which need not exist yet. If the topic does not exist when the record is due, the
+                record becomes a dead letter.
             when: A datetime with a time zone, or a delay as a timedelta or in seconds, counted by the brokers' clock.
             headers: The record's headers.
-            level: The level of the record: with 2 it is delivered to `<topic>-2`, as by a `Producer` with levels.
-            partition: The target's partition. By default the key decides, as for any producer.
-            id: Your own id, of up to 250 characters. The text of the handle is then `id:` followed by the id. Only one
-                schedule with the same id can be pending, whichever process it comes from. The order with other records
-                of its key is not kept.
-            if_pending: What to do if a schedule with the same id is pending: "replace" the pending one, "keep" it and
-                drop the new one, or "refuse" the new one, so that the handle's `wait` raises `IdPendingError`.
-            expires: When the record expires, as for a producer: after that time, a `ParallelConsumer` does not start
-                it.
-            on_stored: Called with (error, metadata) when the record is stored or has failed. It runs on the thread that
-                handles the delivery report: a thread of the scheduler, or a caller that sends, flushes or waits for a
-                result.
+            level: The level of the record. With 2, the record is delivered to `<topic>-2`, as a `Producer` with levels
+                would do.
+            partition: The partition of the target topic. By default, it is chosen by the key, as for any producer.
+            id: An id that you choose, with up to 250 characters. The text of the handle is then `id:` followed by the
+                id. Only one schedule with an id can be pending, even if several processes use the id. The order
+                relative to other records with the same key is not kept.
+            if_pending: What happens if a schedule with the same id is pending. "replace" replaces the pending schedule,
+                "keep" keeps the pending schedule and drops the new one, and "refuse" refuses the new one, so that
+                `wait` of its handle raises `IdPendingError`.
+            expires: When the record expires, as for a producer. After that time, a `ParallelConsumer` does not start
+                the record.
+            on_stored: Called with (error, metadata) when the record is stored or has failed. The call is made in the
+                thread that handles the delivery report: a thread of the scheduler, or the thread of a caller that
+                sends, flushes or waits for a result.
 
         Raises:
             ConfigError: The time has no time zone or is beyond the year 9999, the topic or partition is not valid, or a
@@ -147,11 +151,11 @@ class Scheduler(Closable):
         """Deliver a record repeatedly, until it is cancelled.
 
         A program that makes the same call at each start gets only one schedule. Without an `id`, a schedule is
-        identified by the rule, its options, and the record. A repeated call then changes nothing, and the first
-        schedule continues with its next time. If the rule, an option or the record differs, the call adds a second
-        schedule. With your own `id`, the new schedule replaces the old one.
+        identified by the rule, its options, and the record. A repeated call changes nothing, and the first schedule
+        continues with its next time. If the rule, an option or the record differs, the call adds a second schedule.
+        With an `id` that you choose, the new schedule replaces the old one.
 
-        Raises as `send_later` does, and `ConfigError` for a rule that is not valid.
+        Raises the same errors as `send_later`, and `ConfigError` if the rule is not valid.
 
         Args:
             rule: A cron expression with five fields, such as "0 17 * * MON-FRI", or an interval in seconds or as a
@@ -161,18 +165,19 @@ class Scheduler(Closable):
             topic: The target topic.
             zone: The time zone of the cron expression, such as "Europe/Berlin". Changes to and from daylight saving
                 time are taken into account.
-            misfire: What to do about times that passed while no relay was running: "coalesce" delivers once for all of
-                them, "fire" delivers once for each, and "skip" drops those more than `older_than` seconds in the past.
+            misfire: What happens with times that passed while no relay was running. "coalesce" delivers the record once
+                for all these times, "fire" delivers it once for each of them, and "skip" drops times that are more than
+                `older_than` seconds in the past.
             older_than: With "skip", a missed time is still delivered if it is at most this many seconds in the past.
-            expires_after: A record expires this many seconds after its due time, even if it is delivered late. A
-                `ParallelConsumer` does not start expired records. By default, records never expire.
+            expires_after: A record expires this many seconds after its due time, even if the record is delivered late.
+                A `ParallelConsumer` does not start expired records. By default, records never expire.
             headers: The record's headers.
             level: The level, as for `send_later`.
             partition: The target's partition, as for `send_later`.
-            id: Your own id, as for `send_later`. The id is pending until the schedule is cancelled. If the rule is an
-                interval, a replaced schedule counts it from now again. So if your program restarts more often than the
-                interval, pass if_pending="keep".
-            if_pending: What to do if that id is pending, as for `send_later`.
+            id: An id that you choose, as for `send_later`. The schedule stays pending until it is cancelled. If the
+                rule is an interval, the interval starts again whenever the schedule is replaced. So if your program
+                restarts more often than the interval, pass if_pending="keep".
+            if_pending: What happens if a schedule with this id is pending, as for `send_later`.
         """
         if isinstance(rule, datetime):
             raise ConfigError(
@@ -181,7 +186,7 @@ class Scheduler(Closable):
             )
         is_cron = isinstance(rule, str)
         interval = None if is_cron else due_at(rule, 0.0)  # type: ignore[arg-type]
-        if not older_than * 1000 <= LATEST:  # NaN fails this comparison, too
+        if not older_than * 1000 <= LATEST:  # written with `not`, so that NaN is refused too
             raise ConfigError(f"older_than is {older_than} s; it must be a number of seconds, up to {LATEST // 1000}.")
         oldest = round(max(-1.0, older_than * 1000))
         expiry = 0 if expires_after is None else lifetime(expires_after)
@@ -212,16 +217,16 @@ class Scheduler(Closable):
     def cancel(
         self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN, *, answered: bool = True
     ) -> ChangeRequest:
-        """Request that a schedule is cancelled, whether or not a relay is running.
+        """Request that a schedule be cancelled, whether or not a relay is running.
 
-        The call returns at once, or as soon as the schedule of the handle is stored. On the returned request, `stored`
-        waits until Kafka has stored the request, and `settled` waits until a relay has decided: it returns
-        `Settled.CANCELLED`, or `Settled.DELIVERED` if the record was delivered first.
+        The call returns at once, or when the schedule of the handle has been stored. On the returned request, `stored`
+        waits until Kafka has stored the request, and `settled` waits until a relay has decided. `settled` returns
+        `Settled.CANCELLED`, or `Settled.DELIVERED` if the record was delivered before the relay could cancel it.
 
         Args:
             handle: The handle of the schedule, or its text.
-            timeout: How many seconds to wait until the schedule of the handle is stored.
-            answered: False if you will not wait for `settled`. Relays then write no answer, and this client needs no
+            timeout: How long to wait until the schedule of the handle is stored, in seconds.
+            answered: Pass False if you do not need `settled`. Relays then write no answer, and this client needs no
                 permission to read answers.
 
         Raises:
@@ -233,15 +238,17 @@ class Scheduler(Closable):
     def reschedule(
         self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN, *, answered: bool = True
     ) -> ChangeRequest:
-        """Request another due time, sooner or later, in the same way as `cancel`. The handle stays valid.
+        """Request a new due time for a schedule, earlier or later than the current one.
+
+        Works like `cancel`. The handle stays valid.
 
         `settled` returns `Settled.RESCHEDULED`, or another value that explains why the time did not change. If a
-        schedule is rescheduled twice, the last call wins.
+        schedule is rescheduled twice, the last call takes effect.
         """
         return self._ask(handle, self._due_for(when), timeout, answered)
 
     def _due_for(self, when: When) -> int:
-        """Return the due time in milliseconds, after creating the delay topics that it needs."""
+        """Return the due time in milliseconds. If delay topics that it needs are missing, create them first."""
         self._check_open()
         now = self._choice.now()
         due = due_at(when, now)
@@ -254,12 +261,12 @@ class Scheduler(Closable):
         return ChangeRequest(str(handle), stored, answer)
 
     def may_wait_for_delay_topics(self, when: When) -> bool:
-        """Return whether scheduling for this time might block: delay topics are missing, or must be looked up again."""
+        """Return whether scheduling for this time might block because delay topics are missing or out of date."""
         now = self._choice.time.now()
         return self._choice.may_wait(due_at(when, now) - now * 1000)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use other credentials from now on. Raises `ConfigError` if librdkafka does not accept them."""
+        """Use these credentials from now on. Raises `ConfigError` if librdkafka does not accept the credentials."""
         self._check_open()
         self._client.set_sasl_credentials(username, password)
         change_credentials(self._connection, username, password)
@@ -288,7 +295,7 @@ class Scheduler(Closable):
         self._unstored = self._client.close(0 if self._steps_to_end.hurries else self._closing_within())
 
     def forked(self) -> None:
-        """Disable this copy of the object in a forked process, where its threads do not exist."""
+        """Make this copy of the scheduler unusable, because its threads do not exist in a forked process."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
@@ -298,7 +305,7 @@ class Scheduler(Closable):
             raise ClosedError("The scheduler is closed. Create a new one.")
 
     def check_may_close(self) -> None:
-        """Raise `HeadwayError` in a callback of this scheduler, where `close` would wait for its own thread forever."""
+        """Raise `HeadwayError` if called in a callback of this scheduler, where `close` would wait forever."""
         if self._client.reports.serves_here:
             raise closed_in_callback("scheduler")
 
@@ -330,7 +337,7 @@ class Scheduler(Closable):
         if id_ is None and recurrence is not None:
             schedule = recurring(schedule, key, value, fields[:-1])
             fields[-1] = schedule.header()
-            if_pending = "keep"  # the pending schedule keeps its next time and its missed times
+            if_pending = "keep"  # with "keep", the pending schedule keeps its next time and its missed times
         stored_in, own = self._choice.place(schedule, key, at, gap)
         if id_ is not None or recurrence is not None:
             if if_pending == "refuse":
@@ -344,7 +351,7 @@ class Scheduler(Closable):
     # `ProducersScheduler` overrides the following three methods, for schedules in a producer's transaction.
 
     def _expect_answer(self) -> tuple[str, Future[Settled]]:
-        """Return a token for a relay's answer to the schedule that is stored next, and the future for that answer."""
+        """For the schedule that is stored next, return a token for a relay's answer, and the future for that answer."""
         return self._commands.expect()
 
     def _store(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
@@ -352,7 +359,7 @@ class Scheduler(Closable):
         return self._send(record, on_stored)
 
     def _parts(self, handle: ScheduleHandle | str, timeout: float) -> HandleParts:
-        """Return the parts of a handle, after waiting until its schedule is stored."""
+        """Wait until the schedule of a handle is stored, and return the parts of the handle."""
         self._check_open()
         if isinstance(handle, ScheduleHandle):
             _await_stored(handle, timeout)

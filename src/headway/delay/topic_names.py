@@ -36,7 +36,7 @@ class TopicNames:
 
     @property
     def commands(self) -> str:
-        """The name of the topic for cancellations, reschedules, and schedules with a user's own id."""
+        """The name of the topic for cancellations, for new due times, and for schedules whose id the user chose."""
         return f"{self.name}.commands"
 
     @property
@@ -60,9 +60,9 @@ class TopicNames:
         return f"{self.name}.dead"
 
     def owns(self, topic: str) -> bool:
-        """Check whether a topic is one of the scheduler's own.
+        """Return whether a topic is one of the scheduler's own topics.
 
-        Relays trust the content of these topics, so schedules that would be delivered to them are refused.
+        Relays trust the content of these topics, so a schedule that would be delivered to one of them is refused.
         """
         if not topic.startswith(f"{self.name}."):
             return False
@@ -70,7 +70,7 @@ class TopicNames:
         return end in _OWN or end.startswith(_DELAY_TOPIC)
 
     def delay_topics_of(self, topics: Mapping[str, int]) -> dict[int, int]:
-        """Return the delays of the delay topics among `topics`, each with the topic's number of partitions."""
+        """Return the delay topics among `topics`: the delay of each, and its number of partitions."""
         prefix = f"{self.name}.{_DELAY_TOPIC}"
         ends = {topic.removeprefix(prefix): count for topic, count in topics.items() if topic.startswith(prefix)}
         return {int(end): count for end, count in sorted(ends.items()) if _is_delay_topic(end)}

@@ -26,21 +26,21 @@ DEFAULT_PARTITIONS = 4
 
 _KEPT_FOREVER: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 MAX_MESSAGE_BYTES = 2_097_152
-"""The size limit of records in delay topics and of dead letters: 1 MB, plus what Headway adds and a reserve."""
+"""The maximum size of records in delay topics and of dead letters: 1 MB, plus what Headway adds and a reserve."""
 
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
 LADDER_KEY = "ladder"
 _ladder_decoder = msgspec.json.Decoder(tuple[Time, ...])
-_ASK_AGAIN_AFTER = 0.05  # seconds between checks that the brokers know a topic
+_ASK_AGAIN_AFTER = 0.05  # the time between two checks whether the brokers list a topic, in seconds
 _LADDER_STORED_WITHIN = 30.0
 
 
 class Layout(NamedTuple):
-    """The number of partitions, the delay topics that exist, and the ladder of those that records can use.
+    """The number of partitions, the delay topics that exist, and the ladder of delay topics that records can use.
 
-    A delay topic of the ladder might not exist yet; it is created when a delay needs it. Delay topics that are `unread`
-    will soon be deleted: they are empty, and no client writes to them.
+    A delay topic of the ladder might not exist yet. Such a delay topic is created when a delay needs it. Delay topics
+    that are `unread` will soon be deleted: they are empty, and no client writes to them.
     """
 
     partitions: int
@@ -50,9 +50,9 @@ class Layout(NamedTuple):
 
     @property
     def usable(self) -> Ladder:
-        """The ladder without delay topics that do not exist.
+        """The ladder, without delay topics that do not exist.
 
-        With any ladder, every record is delivered when it is due.
+        With any ladder, every record is delivered when it is due, so missing delay topics can be left out.
         """
         return usable(self.ladder, self.delay_topics)
 
@@ -75,12 +75,13 @@ def topics_for(names: TopicNames, delay_topics: Iterable[int], partitions: int) 
     kept = {**_KEPT_FOREVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
     return [
         *(_delay_topic_topic(names, delay_topic, partitions) for delay_topic in (MEMORY, *delay_topics)),
-        # The topic of commands also contains schedules with users' own ids.
+        # The topic of commands also contains the schedules whose ids users chose.
         NewTopic(names.commands, partitions, {**kept, **_BROKERS_TIME}),
         NewTopic(names.answers, partitions, {"retention.ms": "3600000"}),
         NewTopic(names.state, partitions, {**_COMPACTED, **_BROKERS_TIME}),
         NewTopic(names.dead, partitions, kept),
-        NewTopic(names.ladder, 1, {**_COMPACTED, "segment.ms": "3600000"}),  # relays read all of it when they start
+        # Small segments, because relays read the whole topic when they start.
+        NewTopic(names.ladder, 1, {**_COMPACTED, "segment.ms": "3600000"}),
     ]
 
 
@@ -102,14 +103,14 @@ def create_topics(
     replication_factor: int | None = None,
     delay: float = math.inf,
 ) -> Layout:
-    """Create the missing topics of a scheduler, and put a ladder in use: the given one, or by default the current one.
+    """Create the missing topics of a scheduler, and put `ladder` in use. By default, the current ladder stays in use.
 
-    Only the delay topics that delays up to `delay` milliseconds need are created; by default all of them. Two
-    schedulers can safely do this at the same time: the ladder states which delay topics may be used, and a delay topic
-    is in use as soon as it exists.
+    Only the delay topics that delays up to `delay` milliseconds need are created, and by default all of them. Two
+    schedulers can safely do this at the same time: the ladder states which delay topics can be used, and each of them
+    is used as soon as it exists.
 
-    Pending records are not affected: a record carries its due time, so with other delay topics it is only moved
-    differently. Relays read delay topics that are no longer in use until they are empty.
+    Pending records are not affected: each record contains its due time, so other delay topics change only how the
+    record is moved. Relays continue to read delay topics that are no longer in use until they are empty.
 
     Raises:
         AuthorizationError: A topic is missing, and this client is not permitted to create it.
@@ -133,9 +134,9 @@ def create_topics(
 
 
 def add_delay_topics(config: Mapping[str, Any], name: str, delay: float = math.inf) -> Layout:
-    """Create the missing delay topics that delays up to `delay` milliseconds need, by default all of them.
+    """Create the missing delay topics that delays up to `delay` milliseconds need. By default, create all of them.
 
-    Raises as `create_topics` does.
+    Raises the same errors as `create_topics`.
     """
     names = TopicNames(name)
     with TopicReader(config) as reader:
@@ -150,9 +151,9 @@ def add_delay_topics(config: Mapping[str, Any], name: str, delay: float = math.i
 def create_delay_topics(
     admin: Admin, names: TopicNames, delay_topics: Iterable[int], partitions: int
 ) -> TopicListing | None:
-    """Create delay topics, and wait until the brokers know them. Raises as `create_topics` does.
+    """Create delay topics, and wait until the brokers list them. Raises the same errors as `create_topics`.
 
-    Return all existing topics, or None if no delay topic was given.
+    Returns all existing topics, or None if `delay_topics` is empty.
     """
     missing = [_delay_topic_topic(names, delay_topic, partitions) for delay_topic in delay_topics]
     if not missing:
@@ -206,16 +207,17 @@ def _create(admin: Admin, names: TopicNames, topics: list[NewTopic], replication
     except AuthorizationError as refused:
         missing = ", ".join(topic.name for topic in topics)
         raise AuthorizationError(
-            f"The scheduler {names.name} needs the topics {missing}, which do not exist. {refused} Or have a login "
-            f"that may create them run `headway schedule init --name {names.name}` once: it creates all topics."
+            f"The scheduler {names.name} needs the topics {missing}, which do not exist. {refused} Alternatively, run "
+            f"`headway schedule init --name {names.name}` once with a login that is permitted to create topics."
         ) from refused
     except KafkaError:
-        if _await_listed(admin, [topic.name for topic in topics]) is None:  # otherwise they exist already
+        # If they are listed, another client has created them.
+        if _await_listed(admin, [topic.name for topic in topics]) is None:
             raise
 
 
 def _await_listed(admin: Admin, topics: Collection[str]) -> TopicListing | None:
-    """Return all existing topics as soon as these topics are among them, or None if that takes too long."""
+    """Wait until these topics are listed, and return all existing topics. Returns None if that takes too long."""
     deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN
     while time.monotonic() < deadline:
         existing = admin.topics()
@@ -226,9 +228,9 @@ def _await_listed(admin: Admin, topics: Collection[str]) -> TopicListing | None:
 
 
 def _await(admin: Admin, names: TopicNames, created: Collection[str]) -> TopicListing:
-    """Wait until the brokers know these topics, and return all topics.
+    """Wait until the brokers list these topics, and return all topics.
 
-    Brokers learn of a new topic one after another.
+    This can take a while, because brokers get the metadata of a new topic one after another.
     """
     existing = _await_listed(admin, created)
     if existing is None:
@@ -240,7 +242,7 @@ def _await(admin: Admin, names: TopicNames, created: Collection[str]) -> TopicLi
 
 
 class _InUse(NamedTuple):
-    """The ladder that was put in use, if any. If its record cannot be read, the ladder has all existing delay topics.
+    """The ladder that was put in use, or None. If its record cannot be read, the ladder has all existing delay topics.
 
     Delay topics that are `retiring` are no longer read, unless they are in use.
     """
@@ -252,7 +254,7 @@ class _InUse(NamedTuple):
 
 def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, int]) -> _InUse:
     partition = names.ladder, 0
-    # The topic may have been deleted since it was listed. Then it has no end offset.
+    # The topic might have been deleted since it was listed. In that case it has no end offset.
     if names.ladder not in existing or not reader.bounds().ends([partition]).get(partition):
         return _InUse(None, is_stored=False)
     stored = reader.compacted(names.ladder, [0], LOG_BOUNDS_TOLD_WITHIN)[0]
@@ -261,7 +263,7 @@ def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, 
     # The first delay topics are created before the first record in the ladder's topic, but perhaps after the topics
     # above were listed.
     there, default = Ladder.of_those(names.delay_topics_of(reader.admin.topics())), Ladder.exponential()
-    # Only the first delay topics exist, so another scheduler may be about to store the whole ladder.
+    # If only the first delay topics exist, another scheduler might be about to store the whole ladder.
     is_begun = there is not None and there.delays == default.up_to(there.delays[-1])
     return _InUse(default if is_begun else there, is_stored=False)
 
@@ -296,7 +298,7 @@ def encode_ladder(ladder: Ladder) -> bytes:
 
 
 def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mapping[str, bytes]) -> None:
-    """Store values in the ladder's topic under their keys, in this order. Raises `KafkaError` if they are refused."""
+    """Store values in the ladder's topic under these keys, in this order. Raises `KafkaError` if they are refused."""
     refused: list[Any] = []
     client = ProducerClient({**config, "enable.idempotence": True})
     try:
@@ -311,7 +313,7 @@ def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mappin
 def _checked(names: TopicNames, existing: TopicListing, ladder: Ladder) -> Layout:
     partitions = existing[names.state]
     delay_topics = names.delay_topics_of(existing)
-    # Delay topics that are not listed may still exist, if this client is not permitted to describe them.
+    # A delay topic that is not listed might still exist, because this client might not be permitted to describe it.
     unlisted = {
         names.delay_topic(delay_topic): delay_topic
         for delay_topic in (MEMORY, *ladder.delays)

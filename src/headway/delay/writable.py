@@ -1,4 +1,4 @@
-"""Checks whether a relay can write to a topic that it can do without for a while."""
+"""Checks whether a relay can write to a topic. The relay can continue for a while without writing to it."""
 
 import logging
 import math
@@ -17,7 +17,7 @@ _IN_A_ROW = 20.0
 
 
 class Writable:
-    """Decides when to try to write to a topic: it must exist and, after a refusal, a growing pause must be over.
+    """Decides when to try to write to a topic: the topic must exist, and after a refusal a growing pause must be over.
 
     Each attempt to write is costly: librdkafka looks for a missing topic for half a minute, and a failed write aborts
     the transaction.
@@ -52,7 +52,7 @@ class Writable:
 
     @property
     def is_open(self) -> bool:
-        """True if a write should be attempted now."""
+        """True if a write can be attempted now."""
         now = time.monotonic()
         if not self._pause.allows(now):
             return False
@@ -82,11 +82,14 @@ class Writable:
 
     @property
     def refused_for(self) -> float:
-        """For how many seconds records have been refused in a row. A gap longer than `_IN_A_ROW` starts a new row."""
+        """How long records have been refused in a row, in seconds. A pause longer than `_IN_A_ROW` begins a new row."""
         return max(0.0, self._refused_at - self._refused_since)
 
     def refused(self, reason: str) -> None:
-        """Record that the topic refused a record. The logged reason is the brokers' own, or else `reason`."""
+        """Record that the topic refused a record.
+
+        The brokers' own reason is logged, or `reason` if the brokers give none.
+        """
         now = time.monotonic()
         if now - self._refused_at > _IN_A_ROW:
             self._refused_since = now

@@ -1,1 +1,4 @@
-"""Runs handlers on threads, on an event loop or in processes. Each call gets a context and has a time limit."""
+"""Runs handlers on threads, on an event loop or in processes.
+
+Each handler call gets a context and can have a time limit.
+"""

@@ -7,7 +7,10 @@ from headway.core.engine.attempt import FailedAttempts
 
 
 class AttemptInfo(Protocol):
-    """The attributes of an attempt that a context shows. They come from an `Attempt`, or from its copy in a process."""
+    """The attributes of an attempt that a context exposes.
+
+    In the consumer's process an `Attempt` has them, and in a process of the pool a `SentAttempt`.
+    """
 
     @property
     def number(self) -> int: ...
@@ -54,7 +57,7 @@ class Context:
 
     @property
     def queue_time(self) -> float:
-        """The seconds between the fetch of the record and the start of this attempt, including earlier attempts."""
+        """How long ago the record was fetched when this attempt started, in seconds. Earlier attempts are included."""
         return self._started - self._attempt.arrived
 
     def __repr__(self) -> str:
@@ -62,5 +65,5 @@ class Context:
 
 
 def wall_time(monotonic: float) -> float:
-    """Convert a time of the monotonic clock to seconds since the epoch."""
+    """Convert a reading of the monotonic clock to seconds since the epoch."""
     return time.time() - (time.monotonic() - monotonic)

@@ -1,15 +1,16 @@
-"""Shares the engine between the executors, which take jobs and report outcomes, and the control thread.
+"""Lets the executor and the control thread share the engine. The executor takes jobs and reports their outcomes.
 
 A thread that reports the end of a job takes the next job in the same call, so a free slot is filled at once, without
 waking another thread. The control thread is woken only if it has something to do. The lock is held for a few
-microseconds at a time, and never while a handler runs, during a call to Kafka, or during anything that lets another
-thread run.
+microseconds at a time. It is never held while a handler runs, during a call to Kafka, or during any operation that lets
+another thread run.
 
-At most one thread of an executor waits for the lock. If other threads have outcomes to report meanwhile, they queue
-their reports for the waiting thread and become idle. If all of them waited, a thousand threads could queue up whenever
-the owner of the lock is descheduled, and the operating system would have to wake each of them.
+At most one thread of the executor waits for the lock. While it waits, other threads that have an outcome to report add
+the report to a queue and become idle; the waiting thread then takes all queued reports. If every thread waited for the
+lock, a thousand of them could pile up whenever the owner of the lock is descheduled, and the operating system would
+have to wake each one.
 
-Optional features are gates (`gate.py`). The dispatch calls only the gates that it was given.
+Optional features are implemented as gates (`gate.py`). The dispatch calls only the gates that were passed to it.
 """
 
 import math
@@ -40,8 +41,8 @@ class Dispatch:
     """Keeps track of the running jobs, and chooses which job starts next.
 
     All methods are thread-safe. Code that uses `engine` directly must hold `lock`. The executor and the stores report
-    to the dispatch, so they are made after it. A consumer makes them when its run begins, because they depend on the
-    handler, and gives them to `begin`. No job starts before that call.
+    to the dispatch, so they are created after the dispatch. They depend on the handler, so a consumer creates them when
+    its run begins, and passes them to `begin`. No job starts before `begin` is called.
 
     Args:
         engine: The engine, which holds the fetched records in their lanes.
@@ -64,23 +65,26 @@ class Dispatch:
         self.lock = threading.Lock()
         self.engine = engine
         engine.count_slots(self)
-        self.paused = False  # True while no job starts; running jobs continue
-        self.ending = False  # True once no further job starts
+        self.paused = False  # while this is True, no job starts, but running jobs continue
+        self.ending = False  # once this is True, no further job starts
         self.failure: HeadwayError | None = None
-        self._waits_for_outputs = False  # True while no job starts because too many stored outputs are untaken
+        # True while no job starts because the caller has not taken enough of the stored outputs.
+        self._waits_for_outputs = False
         self._slots = slots
         self._gates = tuple(gates)
         self._wake = wake
         self._retries = retries
-        self._failures = Failures(retries)  # `begin` replaces this with one that can store dead letters and schedules
+        # `begin` replaces this with a `Failures` that can store dead letters and schedules.
+        self._failures = Failures(retries)
         self._executor: Executor | None = None  # None until the run begins
         self._batch_size: int | None = None  # None for a handler of single records
         self._of_one_partition = False
-        # Attempts that succeeded, with their outputs. The thread that waits for `lock` takes them to the engine.
+        # Attempts that succeeded, with their outputs. The thread that waits for `lock` reports them to the engine.
         self._reports: deque[tuple[RecordAttempt, Sequence[Any]]] = deque()
-        self._waiting = threading.Lock()  # held by the one thread that waits for `lock` to take the reports
-        # The attempts that have a slot. All attempts of a batch share a list whose only item is the number of attempts
-        # that have not ended. An attempt on a lost partition stays here until its end is reported.
+        self._waiting = threading.Lock()  # held by the one thread that waits for `lock` in order to take the reports
+        # The attempts that occupy a slot. All attempts of a batch share a list whose only item is the number of
+        # attempts in the batch that have not ended. An attempt on a lost partition stays here until the executor
+        # reports its end.
         self._running: dict[RecordAttempt, list[int] | None] = {}
         self._jobs = 0
         self._to_store: deque[RecordAttempt] = deque()  # attempts whose dead letter or schedule must be sent now
@@ -121,7 +125,10 @@ class Dispatch:
         self._executor = executor
 
     def wait_for_outputs(self, waits: bool) -> None:
-        """Stop starting jobs because too many stored outputs wait for the caller. With False, start jobs again."""
+        """If `waits`, stop starting jobs, because too many stored outputs wait for the caller.
+
+        Otherwise start jobs again.
+        """
         self._waits_for_outputs = waits
         if not waits:
             self._wake.set()
@@ -131,7 +138,7 @@ class Dispatch:
         self.ending = True
 
     def metrics(self) -> ParallelMetrics:
-        """Return the numbers of records that are done, running and waiting, and the metrics of the gates."""
+        """Return how many records are done, running and waiting, and the metrics of the gates."""
         with self.lock:
             of_gates = {name: count for gate in self._gates for name, count in gate.metrics().items()}
             return ParallelMetrics(
@@ -171,7 +178,7 @@ class Dispatch:
 
     def _take_reports(self) -> Job | None:
         if not self._waiting.acquire(blocking=False):
-            return None  # the thread that waits for the lock takes this report, and has the next job started
+            return None  # the thread that waits for the lock takes this report and starts the next job
         try:
             self.lock.acquire()
         finally:
@@ -192,7 +199,7 @@ class Dispatch:
         return jobs[0] if jobs else None
 
     def complete(self, job: Job, error: BaseException | None = None) -> Job | None:
-        """Record that all attempts of a job succeeded, or failed with this error. Returns the next job, or None."""
+        """Record that all attempts of a job have succeeded or that all have failed. Returns the next job, or None."""
         if error is None:
             return self.complete_each([(attempt, ()) for attempt in job], ())
         return self.complete_each((), [(attempt, error) for attempt in job])
@@ -205,7 +212,8 @@ class Dispatch:
         Returns the next job, or None.
         """
         now = time.monotonic()
-        # The user's code, which includes log handlers, is called without the lock, because it can call the consumer.
+        # The user's code, which includes log handlers, is called without the lock, because that code can call the
+        # consumer.
         judged = [(attempt, error, self._failures.decide(attempt, error, now)) for attempt, error in failed]
         ours = []
         with self.lock:
@@ -226,7 +234,7 @@ class Dispatch:
         return job
 
     def complete_together(self, job: Job, outputs: Sequence[Any]) -> Job | None:
-        """Record that a batch of one partition is done. Its offsets and outputs are committed together.
+        """Record that a batch of one partition is done. The offsets and outputs of the batch are committed together.
 
         Returns the next job, or None.
         """
@@ -241,7 +249,7 @@ class Dispatch:
         return following
 
     def complete_elsewhere(self, job: Job, error: BaseException | None = None) -> None:
-        """Do what `complete` does, for a thread that is not the executor's. The executor starts the next job."""
+        """Do what `complete` does, for a thread outside the executor. The next job is passed to the executor."""
         following = self.complete(job, error)
         if following and self._executor:
             self._executor.start((following,))
@@ -258,7 +266,7 @@ class Dispatch:
     def stored(self, attempt: RecordAttempt, outputs: Sequence[Any] = ()) -> None:
         """Record that a record is done, because its outputs, dead letter or schedule are stored.
 
-        In transactions they are not stored yet: `outputs` has them, and the next transaction stores them.
+        With transactions they are not stored yet: they are in `outputs`, and the next transaction stores them.
         """
         now = time.monotonic()
         with self.lock:
@@ -269,8 +277,8 @@ class Dispatch:
     def not_stored(self, attempt: RecordAttempt, again_at: float) -> None:
         """Record that Kafka refused a dead letter or schedule, which must be sent again at `again_at`.
 
-        The attempt gives back its slot. The handler is not called for its record again, and later records of its lane
-        wait.
+        The attempt gives back its slot. The handler is not called again for this record, and later records of the same
+        lane wait.
         """
         now = time.monotonic()
         with self.lock:
@@ -279,7 +287,7 @@ class Dispatch:
         self.feed()
 
     def untried(self, attempt: RecordAttempt) -> None:
-        """Put back an attempt for which the handler was not called. The attempt will start again as if it were new."""
+        """Return an attempt to its lane because the handler was not called for it. It will start as if it were new."""
         now = time.monotonic()
         with self.lock:
             for gate in self._gates:
@@ -294,7 +302,7 @@ class Dispatch:
         self._wake.set()
 
     def next(self) -> Job | None:
-        """Return another job if one can start and a slot is free, or None."""
+        """Return another job if a job can start and a slot is free, and None otherwise."""
         with self.lock:
             job = self._next(time.monotonic())
         self._wake_control()
@@ -329,7 +337,7 @@ class Dispatch:
     def is_running(self, partitions: Collection[TopicPartition] | None = None) -> int:
         """Return the number of running attempts, on these partitions or in total.
 
-        From now on the end of each attempt wakes the control thread, until `unwatch` is called.
+        From this call until `unwatch` is called, the end of each attempt wakes the control thread.
         """
         with self.lock:
             self._watched = True
@@ -338,19 +346,19 @@ class Dispatch:
             return sum(attempt.assignment.current and attempt.partition in partitions for attempt in self._running)
 
     def runs_stale(self, partition: TopicPartition) -> bool:
-        """Return whether stale attempts on this partition are running, whose results will be ignored.
+        """Return whether any stale attempt on this partition is still running. Its result will be ignored.
 
-        From now on the end of each attempt wakes the control thread, until `unwatch` is called.
+        From this call until `unwatch` is called, the end of each attempt wakes the control thread.
         """
         with self.lock:
             self._watched = True
             return any(attempt.partition == partition and not attempt.assignment.current for attempt in self._running)
 
     def slots_idle_behind_keyless(self) -> tuple[int, int] | None:
-        """Return the numbers of idle slots and of all slots if records without a key keep half of the slots idle.
+        """Return the number of idle slots and of all slots, if records without a key keep at least half of them idle.
 
-        Records without a key are the reason if no record is ready to start, and a record waits for an earlier record
-        without a key that is running. Returns None if fewer slots are idle, or for another reason.
+        Records without a key are the reason if no record is ready to start, and some record waits because an earlier
+        record without a key is running. Returns None if more slots are busy, or if slots are idle for another reason.
         """
         with self.lock:
             slots = self.usable_slots()
@@ -390,11 +398,11 @@ class Dispatch:
         self._watched = False
 
     def next_change(self, fed_at: float) -> float | None:
-        """Return the next time at which a job can start without any other event, or None if there is no such time.
+        """Return the next time at which a job can start without a further event, or None if there is no such time.
 
-        `fed_at` is the time that the last call of `feed` returned, and the result is always later. That call has tried
-        to start every attempt that was due then. If one of them did not start, it waits for a slot, a probe or a
-        suspect, and the thread that ends this wait starts the attempt or wakes the control thread.
+        `fed_at` is the time that the last call of `feed` returned. The result is always later than `fed_at`, because
+        that call has tried to start every attempt that was due. An attempt that `feed` could not start waits for a
+        slot, a probe or a suspect, and the thread that ends this wait starts the attempt or wakes the control thread.
         """
         with self.lock:
             self._opening_is_awaited = False
@@ -412,7 +420,7 @@ class Dispatch:
                 self._opening_is_awaited = opens_at > fed_at
         return min((time for time in times if time > fed_at), default=None)
 
-    # Which jobs can start; these methods need the lock
+    # Which jobs can start. The caller of these methods holds the lock.
 
     def _is_stopped(self) -> bool:
         return self.paused or self.ending or self._waits_for_outputs or self._executor is None
@@ -434,12 +442,12 @@ class Dispatch:
         return True
 
     def _await_opening(self, now: float) -> None:
-        """Wake the control thread, unless it is already waiting for the time at which the gates open."""
+        """Wake the control thread so that it waits for the time at which the gates open, unless it already does."""
         if not self._opening_is_awaited and (at := self._opens_at()) is not None and at > now:
             self._opening_is_awaited = self._control_is_due = True
 
     def _opens_at(self) -> float | None:
-        """Return the time at which all gates let a job start, or None if one of them waits for an event."""
+        """Return the time at which all gates let a job start, or None if a gate waits for an event."""
         latest = -math.inf
         for gate in self._gates:
             at = gate.opens_at()
@@ -489,7 +497,10 @@ class Dispatch:
         return self.engine.take_batch(size, now, self._of_one_partition)
 
     def _admit(self, taken: Job, now: float) -> Job:
-        """Give a slot to the attempts that all gates admit, and return them. The rest end or return to their lanes."""
+        """Give a slot to the attempts that all gates admit, and return them.
+
+        The others end or go back to their lanes.
+        """
         admitted = taken
         for gate in self._gates:
             if admitted:
@@ -498,7 +509,8 @@ class Dispatch:
         for attempt in taken:
             if attempt.outcome and attempt.outcome.verdict is None:
                 self._finish(attempt, (), now)
-                self._control_is_due = True  # the control thread fetches into the freed buffer space, or commits
+                # The control thread fetches records into the freed buffer space, or commits offsets.
+                self._control_is_due = True
             elif attempt.outcome:
                 stored.append(attempt)
             elif attempt not in admitted:
@@ -521,7 +533,7 @@ class Dispatch:
             kept |= gate.started(job, self._jobs, now)
         return kept
 
-    # How attempts end; these methods need the lock
+    # How attempts end. The caller of these methods holds the lock.
 
     def _finish(self, attempt: RecordAttempt, outputs: Sequence[Any], now: float) -> None:
         self._leave(attempt, now)
@@ -553,10 +565,10 @@ class Dispatch:
     def _put_back(self, attempt: RecordAttempt, at: float, now: float) -> None:
         self._end(attempt, now)
         self.engine.retry(attempt, at, None, now)
-        self._control_is_due = True  # the control thread computes how long to wait for that time
+        self._control_is_due = True  # the control thread must wake at that time
 
     def _fail(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict, now: float) -> bool:
-        """Record a failed attempt. Returns False if its partition is no longer assigned to this consumer.
+        """Record a failed attempt. Returns False if the record's partition is no longer assigned to this consumer.
 
         If the record becomes a dead letter or a schedule, the attempt keeps its slot until Kafka has stored it.
         """
@@ -567,14 +579,14 @@ class Dispatch:
             attempt.outcome = FinalOutcome(without_frames(error), verdict)
         else:
             self._end(attempt, now)
-            self._control_is_due = True  # the control thread computes how long to wait for the next attempt
+            self._control_is_due = True  # the control thread must wake in time for the next attempt
         return ours
 
-    # Methods that do not need the lock
+    # Methods that are called without the lock
 
     def _wake_control(self) -> None:
-        # The flag is read without the lock. Each thread that sets it, with the lock, calls this method afterwards, so
-        # no wake-up is lost.
+        # The flag is read without the lock. No wake-up is lost, because each thread that sets the flag holds the lock
+        # while it does so, and calls this method afterwards.
         if self._control_is_due:
             self._control_is_due = False
             self._wake.set()

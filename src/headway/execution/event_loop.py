@@ -1,4 +1,4 @@
-"""Runs handlers that are coroutine functions, in the caller's event loop or in a loop that has its own thread."""
+"""Runs handlers that are coroutine functions, in the caller's event loop or in a loop with a thread of its own."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 # After this many jobs, a task lets other tasks run even if its handler never waits.
 _YIELD_EVERY = 16
-_CLEAN_UP_WITHIN = 1.0  # cancelled handlers have at least this many seconds to clean up
+_CLEAN_UP_WITHIN = 1.0  # the minimum time that cancelled handlers have to clean up, in seconds
 
 
 class LoopThread:
@@ -33,16 +33,21 @@ class LoopThread:
         self._thread.start()
 
     def close(self, timeout: float) -> None:
-        """Cancel the tasks of the loop, and end the loop. Waits up to `timeout` seconds for its thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended; `close` is called again after an interrupt
+        """Cancel the tasks of the loop, and end the loop.
+
+        Waits up to `timeout` seconds for the loop's thread to end.
+        """
+        # Raised if the loop has already ended, when `close` is called again after an interrupt.
+        with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(_set, self._ended)
         self._thread.join(timeout)
 
 
 class EventLoop(Executor):
-    """Runs handlers in tasks of an event loop. A task runs one job after the other, and ends if there is no next job.
+    """Runs handlers in tasks of an event loop. A task runs one job after another, and ends when there is no next job.
 
-    Without a `loop`, the executor makes a loop with its own thread. `owner` is the task that waits for the consumer.
+    Without a `loop`, the executor starts an event loop in a new thread. `owner` is the task that waits for the
+    consumer.
     """
 
     def __init__(
@@ -54,7 +59,7 @@ class EventLoop(Executor):
     ) -> None:
         self._calls = calls
         self._time_limit = time_limit
-        self._tasks: set[asyncio.Task[None]] = set()  # an event loop itself has only weak references to its tasks
+        self._tasks: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references to its tasks
         self._own: LoopThread | None = None
         self._owner = owner
         self._closing = False
@@ -68,13 +73,17 @@ class EventLoop(Executor):
         self._loop.call_soon_threadsafe(self._start, jobs)
 
     def close(self, timeout: float) -> None:
-        """Cancel the running handlers. Waits up to `timeout` seconds for them, or one second if that is longer."""
+        """Cancel the running handlers.
+
+        Waits for them to end, for up to `timeout` seconds but at least for up to one second.
+        """
         self._closing = True
         within = max(timeout, _CLEAN_UP_WITHIN)
         if self._own:
             self._own.close(within)
             return
-        with contextlib.suppress(TimeoutError, RuntimeError):  # the handlers take too long, or the loop has ended
+        # Raised if the handlers take too long, or the loop has ended.
+        with contextlib.suppress(TimeoutError, RuntimeError):
             asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(within)
 
     def _ends(self, task: asyncio.Task[Any]) -> bool:
@@ -97,8 +106,8 @@ class EventLoop(Executor):
 
     def _leave(self, next_job: list[Job], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # If a handler cancels all tasks of the loop, it can cancel this one between two calls. The next job must run
-        # nevertheless.
+        # If a handler cancels all tasks of the loop, it can cancel this task between two handler calls. The next job
+        # must still run.
         if next_job and not self._is_over():
             self._start(next_job)
 
@@ -119,7 +128,7 @@ class EventLoop(Executor):
                 job = next_job.pop()
                 try:
                     result = await call(job)
-                except BaseException as error:  # a cancellation is a failed attempt too
+                except BaseException as error:  # includes CancelledError: a cancelled call is a failed attempt
                     if self._ends(task):
                         return  # nothing is reported, so the next run handles the record again
                     following = calls.raised(job, error)
@@ -139,7 +148,7 @@ class EventLoop(Executor):
 
 
 def _serve(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    # Like `asyncio.run`, this cancels and awaits the remaining tasks at the end, and closes async generators.
+    # As `asyncio.run` does, this cancels the remaining tasks at the end, waits for them, and closes async generators.
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         run_whatever_is_raised(runner.get_loop(), ended)
         if tasks := asyncio.all_tasks(loop):
@@ -156,8 +165,8 @@ def _set(ended: asyncio.Future[None]) -> None:
 def run_whatever_is_raised(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[Any]) -> None:
     """Run a loop that handlers share until `ended` is done, or the loop is closed.
 
-    A task or callback that raises SystemExit or KeyboardInterrupt, or calls `loop.stop()`, makes the loop return. It is
-    then run again, because otherwise all other tasks would stop too.
+    If a task or callback raises SystemExit or KeyboardInterrupt, or calls `loop.stop()`, the loop returns. The loop is
+    then run again, because otherwise the tasks of all handlers would stop.
     """
     while not (ended.done() or loop.is_closed()):
         try:

@@ -1,4 +1,4 @@
-"""The base class of executors, which run jobs, and the protocol by which they call a handler and report outcomes."""
+"""The base class of executors, which run jobs, and the protocol that executors use to call handlers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ class HandlerCalls(Protocol):
     """Calls a handler for a job, and reports the outcome to the dispatch."""
 
     def call(self, job: Job) -> Any:
-        """Call the handler, and return its return value. If the handler is async, that is a coroutine."""
+        """Call the handler and return the result, which is a coroutine if the handler is async."""
 
     def returned(self, job: Job, result: Any) -> Job | None:
         """Report the handler's return value. Returns the next job for the freed slot, or None."""
@@ -41,12 +41,13 @@ class Executor(ABC):
 
 
 def not_noted(error: BaseException) -> HandlerError:
-    """Return the error that ends the run because the outcome of a job could not be reported.
+    """Make the error that ends the run because the outcome of a job could not be reported to the dispatch.
 
-    The run cannot continue, because the job would keep its slot.
+    The run cannot continue, because the job would keep its slot forever.
     """
     failure = HandlerError(
-        f"The outcome of a record could not be reported: {description_of(error)}. The next run will handle it again."
+        f"The outcome of a record could not be reported: {description_of(error)}. The next run will handle "
+        "the record again."
     )
     failure.__cause__ = error
     return failure

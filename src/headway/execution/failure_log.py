@@ -1,7 +1,10 @@
-"""Logs failures without flooding the log. The first failures of a topic are logged in full, later ones are counted.
+"""Logs failures without flooding the log.
 
-Invariants: within ten seconds, at most ten failures of each topic are logged in full. Further failures are held back,
-and counted in one line a second, which also describes the last of them. So every failure is logged or counted.
+The first failures of a topic are logged in full; later ones are only counted.
+
+Invariants: within ten seconds, at most ten failures of each topic are logged in full. Further failures of the topic are
+held back. Once a second, one line for each topic states how many failures were held back and describes the last one. So
+every failure is either logged or counted.
 """
 
 import logging
@@ -15,7 +18,7 @@ from headway.execution.tracebacks import ExcInfo, Tracebacks
 
 _IN_FULL = 10  # the maximum number of lines for a topic in one window
 _WINDOW = 10.0  # the length of a window, in seconds
-_TOTALS_EVERY = 1.0  # seconds between two lines with the number of held-back failures
+_TOTALS_EVERY = 1.0  # how often the number of held-back failures is logged, in seconds
 
 
 class _Line(NamedTuple):
@@ -30,7 +33,7 @@ class _Line(NamedTuple):
 
 @dataclass(slots=True)
 class _TopicFailures:
-    """The failures of one topic: the number of those that were logged in full, and those that are held back."""
+    """Counts the failures of one topic that were logged in full or are held back, and keeps the last held-back one."""
 
     window_at: float
     in_full: int = 0
@@ -39,7 +42,7 @@ class _TopicFailures:
     last: _Line | None = None
 
     def take(self, now: float) -> bool:
-        """Return whether one more line can be logged in full. If so, the line is counted."""
+        """Return whether one more failure can be logged in full. If so, the failure is counted as logged."""
         if now - self.window_at >= _WINDOW:
             self.window_at, self.in_full = now, 0
         if self.in_full >= _IN_FULL:
@@ -63,11 +66,14 @@ class FailureLog:
         self._level = level
         self._lock = threading.Lock()
         self._topics: dict[str, _TopicFailures] = {}
-        self._totals_at: float | None = None  # None while no line is held back
+        self._totals_at: float | None = None  # when to log the next totals, or None while no failure is held back
         self._ended = False
 
     def log(self, topic: str, now: float, error: BaseException, message: str, *arguments: Any) -> None:
-        """Log a failure, or hold it back if the topic had too many. The error is the last argument of the message."""
+        """Log a failure, or hold it back if the topic had too many.
+
+        The last argument of the message is the error's description.
+        """
         line = _Line(message, arguments, error)
         with self._lock:
             about = self._topics.get(topic)
@@ -85,7 +91,10 @@ class FailureLog:
             self._log_held_back(now)
 
     def end(self, now: float) -> None:
-        """Log the failures that are held back. After this nothing is held back, as no total follows."""
+        """Log how many failures are held back.
+
+        Later failures are all logged in full, because no further totals are logged.
+        """
         self._ended = True
         self._log_held_back(now)
 

@@ -1,6 +1,6 @@
 """Decides what follows a failed attempt, logs the failure, and stores records that this consumer does not retry.
 
-All of this runs without the dispatch's lock, because it calls the user's code, which includes log handlers.
+The dispatch's lock is not held during any of this, because the user's code is called, which includes log handlers.
 """
 
 import logging
@@ -28,7 +28,10 @@ class Letters(Protocol):
 
 
 class Schedules(Protocol):
-    """Stores records that will be retried much later. Reports as `Letters` does, or to `Dispatch.not_scheduled`."""
+    """Stores records that will be retried much later.
+
+    For each, calls `Dispatch.stored`, `not_stored` or `not_scheduled`.
+    """
 
     def send(self, attempt: RecordAttempt, error: BaseException, delay: Any) -> None: ...
 
@@ -37,7 +40,7 @@ class Failures:
     """Decides what follows a failed attempt, and stores records that this consumer does not retry.
 
     Args:
-        retries: The rule that decides.
+        retries: The rule that decides what follows a failed attempt.
         letters: The store of dead letters, if there is one.
         schedules: The store of records that will be retried much later, if there is one.
         is_supervised: True if a supervisor takes care of records that kill this process.
@@ -62,7 +65,7 @@ class Failures:
 
     def decide(self, attempt: RecordAttempt, error: BaseException, now: float) -> Verdict:
         """Decide whether the record of a failed attempt is retried, is retried much later, or has failed for good."""
-        random_number = random.random()  # noqa: S311 - it spreads retries over time
+        random_number = random.random()  # noqa: S311 - not for security: it spreads retries over time
         death = suspects.as_death(error)
         if death is None or not (self._letters or self._is_supervised):
             verdict = self._retries.decide(attempt.record, attempt.number, error, now, random_number, attempt.untried)
@@ -103,7 +106,7 @@ class Failures:
             self._attempts.log(topic, now, error, sentence, attempt.record, attempt.number, seconds)
 
     def log_totals(self, now: float) -> None:
-        """Log how many failures were held back. Call it often; it logs at most once a second."""
+        """Log how many failures were held back, at most once a second. Must be called often."""
         self._attempts.log_totals(now)
         self._delays.log_totals(now)
 
@@ -119,8 +122,9 @@ class Failures:
     def store_all(self, attempts: deque[RecordAttempt]) -> None:
         """Send the dead letters or schedules of these attempts, and remove the attempts from the queue.
 
-        Any thread can call this, but only one thread sends at a time. A store can report before its `send` returns, and
-        that can lead to a nested call of this method. The nested call sends nothing; the outer call sends the rest.
+        Any thread can call this, but only one thread sends at a time. A store can report to the dispatch before its
+        `send` returns, and the report can lead to a nested call of this method. The nested call sends nothing, and the
+        outer call sends the remaining attempts.
         """
         while attempts and self._storing.acquire(blocking=False):
             try:
@@ -141,7 +145,7 @@ class Failures:
 
 
 def log_dead_letter(attempt: Attempt[Any], error: BaseException, reason: str, trace: ExcInfo | None = None) -> None:
-    """Log that a record becomes a dead letter. `trace` is the error's traceback, if it must be logged too."""
+    """Log that a record becomes a dead letter. If `trace` is given, the error's traceback is logged with it."""
     description = description_of(failure_behind(error))
     log.error("%r becomes a dead letter, because %s: %s", attempt.record, reason, description, exc_info=trace)
 

@@ -1,7 +1,7 @@
 """The base class of gates: optional features that can hold back attempts, or that observe how attempts start and end.
 
-Examples are a rate limit, the circuit breaker and expiry. The dispatch calls only the gates that exist, so a feature
-that is not in use costs no time. `docs/design/engine.md` lists the steps to add a gate.
+Examples are a rate limit, the circuit breaker and expiry. The dispatch calls only the gates that were passed to it, so
+a feature that is not in use costs no time. `docs/design/engine.md` lists the steps to add a gate.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ class Gate:
     """A gate that lets every attempt start. Subclasses override the methods that they need.
 
     The dispatch holds its lock while it calls these methods, except `log`. So they must be quick, and must not call the
-    user's code. `running` is the number of jobs that have a slot.
+    user's code. The parameter `running` is the number of jobs that have a slot.
     """
 
     # Before a start
 
     def slots(self, slots: int) -> int:
-        """Return how many of these slots can be used. The number includes the slots that are taken now."""
+        """Return how many of these slots can be used in total, including the slots that are already taken."""
         return slots
 
     def may_start(self, running: int, now: float) -> bool:
@@ -31,23 +31,26 @@ class Gate:
     def opens_at(self) -> float | None:
         """Return the time at which `may_start` will return True.
 
-        It is -inf if a job can start now, and None if only an event can let a job start.
+        Returns -inf if a job can start now, and None if no job can start until some event occurs.
         """
         return -float("inf")
 
     def batch_size(self, size: int) -> int:
-        """Return the maximum number of records in the next job, which is at most `size`."""
+        """Return how many records the next job can have. The result is at most `size`."""
         return size
 
     def changes_wait(self, now: float) -> bool:
-        """Return whether the control thread must compute its wait again. Called whenever the dispatch takes a job."""
+        """Return whether the control thread must recompute how long to wait.
+
+        Called each time the dispatch takes a job.
+        """
         return False
 
     def admit(self, job: Job, now: float) -> Job:
         """Return the attempts of a job that can start.
 
-        An attempt that is left out returns to its lane. If the gate has set its `outcome`, it ends with that outcome
-        instead.
+        An attempt that is not in the result returns to its lane, unless the gate has set `outcome` on it. In that case
+        the attempt ends with that outcome.
         """
         return job
 
@@ -58,15 +61,15 @@ class Gate:
         return False
 
     def kept_back(self, running: int) -> Job | None:
-        """Return a job that was held back and must start now, before any other job, or None."""
+        """Return a held-back job that must start now, before any other job, or None if there is no such job."""
         return None
 
     def timed_out(self, now: float, *, ending: bool) -> tuple[RecordAttempt, float] | None:
-        """Return an attempt that was held back for too long, with the time at which it can be taken again, or None."""
+        """Return an attempt that was held back for too long, with the time at which it can start again, or None."""
         return None
 
     def judged(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict, now: float) -> Verdict:
-        """Record that an attempt failed with this verdict. Return the verdict, or another one to replace it."""
+        """Record that an attempt failed with this verdict. Return this verdict, or a different one that replaces it."""
         return verdict
 
     def done(self, attempt: RecordAttempt, now: float) -> bool:
@@ -77,7 +80,10 @@ class Gate:
         return False
 
     def put_back(self, attempt: RecordAttempt) -> None:
-        """Record that the handler was not called for an attempt with a slot. The attempt will start again as new."""
+        """Record that the handler was not called for an attempt that had a slot.
+
+        The attempt will start again as if it were new.
+        """
 
     def ended(self, attempt: RecordAttempt, running: int, now: float) -> bool:
         """Record that an attempt has left its slot. Return whether to wake the control thread."""
@@ -86,7 +92,10 @@ class Gate:
     # Observations
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log the events since the last call. Called often, and once more at the end of the run."""
+        """Log what has happened since the last call.
+
+        The dispatch calls this often, and once more at the end of the run.
+        """
 
     def metrics(self) -> Mapping[str, Any]:
         """Return the fields of `ParallelMetrics` that this gate provides."""

@@ -29,7 +29,7 @@ class CallCheck(Protocol):
     """Checks each job before the handler is called. Only a supervised process has such a check."""
 
     def fail_as_before(self, job: Job) -> None:
-        """Raise an error if the process died during the last attempt of the job, so that the handler is not called."""
+        """Raise an error if the process died during the job's last attempt. The handler is then not called."""
 
 
 class _Calls:
@@ -38,8 +38,8 @@ class _Calls:
     Args:
         handler: The handler.
         dispatch: The dispatch that the outcomes are reported to.
-        receiver: Receives the return values. Without it, the records are done when the handler returns.
-        check: Checks each job before the handler is called, if this process is supervised.
+        receiver: Receives the return values. Without a receiver, the records are done when the handler returns.
+        check: Checks each job before the handler is called. Set only if this process is supervised.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RecordCalls(_Calls):
         if self._check:
             self._check.fail_as_before(job)
         attempt, handler = job[0], self._handler
-        if isinstance(handler, WithoutContext):  # call the inner handler, so that no context is made
+        if isinstance(handler, WithoutContext):  # call the wrapped handler directly, so that no context is created
             return handler.alone(attempt.record)
         return handler(attempt.record, Context(attempt))
 
@@ -104,7 +104,8 @@ class BatchCalls(_Calls):
     def raised(self, job: Job, error: BaseException) -> Job | None:
         """Report the exception that the handler raised. Returns the next job for the freed slot, or None.
 
-        If it is a `BatchError`, only the records that it names have failed. Otherwise all records of the batch have.
+        If the exception is a `BatchError`, only the records that it names have failed. Otherwise all records of the
+        batch have failed.
         """
         failures = failures_of(job, error)
         done = [(attempt, ()) for attempt in job if attempt not in failures]
@@ -112,16 +113,16 @@ class BatchCalls(_Calls):
 
 
 def not_run(result: Any, name: str = "The handler") -> ConfigError | None:
-    """Return the error for a call that returned a coroutine or generator, because nothing would run it.
+    """Return an error if a handler returned a coroutine or a generator, because nothing would run it.
 
-    Returns None for any other result. A decorator or a lambda can hide the kind of function that it calls, so this
-    cannot be checked before the handler returns.
+    Otherwise returns None. This cannot be checked before the call, because a decorator or a lambda can hide what kind
+    of function it wraps.
     """
     # `type` is used instead of `isinstance`, because an object can claim any `__class__`.
     if not issubclass(type(result), (Coroutine, Generator, AsyncGenerator)):
         return None
     if inspect.iscoroutine(result) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
-        result.close()  # otherwise Python warns that it was never awaited
+        result.close()  # otherwise Python warns that the coroutine was never awaited
     return ConfigError(
         f"{name} returned a {type(result).__name__}, so its code has not run. If it is a decorator or a lambda around "
         "an async def, write it as an async def that awaits. If it yields, write it without yield."
@@ -129,7 +130,7 @@ def not_run(result: Any, name: str = "The handler") -> ConfigError | None:
 
 
 def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
-    """Return the error for a result with a `ProducerRecord` that would not be sent, or None for any other result."""
+    """Return an error if the result contains a `ProducerRecord`, because it would not be sent, and None otherwise."""
     results = result if type(result) in (list, tuple) else (result,)
     if not any(issubclass(type(each), ProducerRecord) for each in results):
         return None
@@ -142,11 +143,11 @@ def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
 
 
 def failures_of(job: Job, error: BaseException) -> Mapping[RecordAttempt, BaseException]:
-    """Return the failed attempts of a batch with their errors.
+    """Return the failed attempts of a batch, each with its error.
 
-    These are the attempts that a `BatchError` names. After any other error all attempts have failed with that error.
+    These are the attempts that a `BatchError` names. After any other error, all attempts have failed with that error.
     """
-    # If the indexes are invalid, or a user's subclass of BatchError raises, all attempts have failed.
+    # If the indexes are invalid, or the user's subclass of BatchError raises, all attempts count as failed.
     with contextlib.suppress(BaseException):
         if issubclass(type(error), BatchError):
             return _named_failures(job, error)  # type: ignore[arg-type]

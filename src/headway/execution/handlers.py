@@ -12,22 +12,23 @@ from headway.execution.context import Context
 from headway.records.record_types import ConsumerRecord
 
 WithContext = Callable[[Any, Any], Any]
-"""A handler that executors call as `handler(record, context)`, or with batches as `handler(records, contexts)`."""
+"""A handler as executors call it: `handler(record, context)`, or `handler(records, contexts)` for batches."""
 
 Handler = Callable[[ConsumerRecord, Context], Any] | Callable[[ConsumerRecord], Any]
-"""A handler as users declare it, with or without a second parameter for the context."""
+"""A handler as the user declares it, with or without a second parameter for the context."""
 
 BatchHandler = Callable[[Sequence[ConsumerRecord], Sequence[Context]], Any] | Callable[[Sequence[ConsumerRecord]], Any]
 _NAMES_OF_CONTEXTS = ("context", "contexts")
 
 
 class WithoutContext(partial[Any]):
-    """Wraps a handler that takes only the record, so that it can be called with record and context.
+    """Wraps a handler that takes only the record, so that executors can call it with a record and a context.
 
     The class is a `partial`, so that `inspect` recognises the wrapper of an async handler as async.
     """
 
-    alone: Callable[[Any], Any]  # the handler itself; `func` can be an inner function, as nested partials are flattened
+    # The wrapped handler; `func` can be an inner function, because Python flattens nested partials.
+    alone: Callable[[Any], Any]
 
     def __new__(cls, handler: Callable[[Any], Any]) -> Self:
         made = super().__new__(cls, handler)
@@ -41,9 +42,9 @@ class WithoutContext(partial[Any]):
 def with_context(handler: Callable[..., Any], first: str = "record", second: str = "context") -> WithContext:
     """Return a handler that can be called with two arguments, even if the given handler takes only the record.
 
-    A handler that can take two arguments gets both. But a second parameter with a default keeps its default, unless its
-    name or annotation shows that it is the context. Raises `ConfigError` for a handler that can be called with neither
-    one nor two arguments.
+    A handler that can take two arguments gets both. However, if the second parameter has a default and neither its name
+    nor its annotation shows that it is the context, it keeps its default. Raises `ConfigError` if the handler can be
+    called neither with one nor with two arguments.
     """
     if isinstance(handler, WithoutContext):
         return handler
@@ -58,17 +59,17 @@ def with_context(handler: Callable[..., Any], first: str = "record", second: str
             f"The handler {called(handler)} can be called neither with ({first}) nor with ({first}, {second}). Declare "
             "one or two parameters, and bind all others beforehand, for example with functools.partial."
         )
-    if takes_one and takes_two:  # a decorator with `*args` might pass them to a function that takes only the record
+    if takes_one and takes_two:  # a decorator that accepts `*args` might wrap a function that takes only the record
         takes_two = takes(handler, 2, as_promised=True) or not takes(handler, 1, as_promised=True)
         takes_two = takes_two and not _keeps_its_default(handler)
     return handler if takes_two else WithoutContext(handler)
 
 
 def _keeps_its_default(handler: Callable[..., Any]) -> bool:
-    """Return whether the second parameter has a default and is not the context, as in `lambda row, factor=2: …`."""
+    """Return whether the second parameter has a default and is not for the context, as in `lambda row, factor=2: …`."""
     try:
         given = inspect.signature(handler).parameters.values()
-    except Exception:  # builtins can lack a signature, and a user's own `__signature__` can raise
+    except Exception:  # a builtin can lack a signature, and a `__signature__` that the user wrote can raise
         return False
     positional = [each for each in given if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2 or positional[1].default is inspect.Parameter.empty:
@@ -88,7 +89,7 @@ def needs_no_context(handler: WithContext) -> bool:
 
 
 def collecting(handler: WithContext) -> WithContext:
-    """Wrap a handler that yields, so that its whole body runs within the call. The outputs are returned as a list."""
+    """Wrap a handler that yields, so that its whole body runs during the call. The outputs are returned as a list."""
     if is_async_generator_function(handler):
 
         async def collect(record: ConsumerRecord, context: Context) -> list[Any]:

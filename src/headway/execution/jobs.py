@@ -7,4 +7,4 @@ from headway.records.record_types import ConsumerRecord
 
 RecordAttempt = Attempt[ConsumerRecord]
 Job = Sequence[RecordAttempt]
-"""The attempts of one call of a handler: a single attempt, or one for each record of a batch."""
+"""The attempts that one call of a handler makes: a single attempt, or one for each record of a batch."""

@@ -1,4 +1,7 @@
-"""The lifespan of a run: a context manager that makes the objects that handlers share, and is open while they run."""
+"""The lifespan of a run: a context manager that makes the objects that handlers share.
+
+It is open while handlers run.
+"""
 
 import asyncio
 import contextlib
@@ -27,7 +30,7 @@ Lifespan = Callable[[], Entered] | Callable[[dict[str, Any]], Entered]
 
 
 class Consequences(NamedTuple):
-    """Sentences for error messages, which say what a failure of the lifespan means for the records."""
+    """Sentences for error messages that state what a failure of the lifespan means for the records."""
 
     at_start: str = "No record was taken."
     at_end: str = "All records that are done are committed."
@@ -37,10 +40,10 @@ class Consequences(NamedTuple):
 _OF_RECORDS: Final = Consequences()
 
 SHUT_DOWN_WITHIN: Final = 10.0
-"""The seconds that the shut-down of a lifespan can take."""
+"""How long the shut-down of a lifespan can take, in seconds."""
 
-_GIVES_UP_WITHIN = 1.0  # a cancelled lifespan, or one that is still starting up, has this many seconds to end
-_CHECK_EVERY = 0.1  # during the start-up, seconds between checks of whether the run was stopped
+_GIVES_UP_WITHIN = 1.0  # how long a lifespan that is cancelled, or is still starting, has to end, in seconds
+_CHECK_EVERY = 0.1  # how often the start-up checks whether the run was stopped, in seconds
 _OURS = os.path.dirname(str(headway.__file__)) + os.sep
 _ADVICE = "Write a function that yields, and decorate it with @asynccontextmanager or @contextmanager of contextlib."
 
@@ -48,7 +51,7 @@ _ADVICE = "Write a function that yields, and decorate it with @asynccontextmanag
 def check_lifespan(lifespan: Any, *, has_settings: bool = True) -> None:
     """Raise `ConfigError` unless the value is a function that can make a context manager.
 
-    With `has_settings`, the function can have a parameter for the connection's settings.
+    If `has_settings` is true, the function can have a parameter for the connection's settings.
     """
     if not callable(lifespan):
         raise ConfigError(
@@ -60,7 +63,7 @@ def check_lifespan(lifespan: Any, *, has_settings: bool = True) -> None:
     if not takes_nothing and not has_settings:
         raise ConfigError(
             f"lifespan is {called(lifespan)}, which cannot be called with (). Declare it without a parameter, because "
-            "there is no Kafka connection here whose settings it could get."
+            "no connection settings are passed to it here."
         )
     if not takes_nothing and not _takes_settings(lifespan):
         raise ConfigError(
@@ -70,7 +73,7 @@ def check_lifespan(lifespan: Any, *, has_settings: bool = True) -> None:
 
 
 def check_lifespan_of(lifespan: Any, handler: Callable[..., Any]) -> None:
-    """Raise `ConfigError` if the lifespan is async but the handler is not, as it could not await the shared objects."""
+    """Raise `ConfigError` if the lifespan is async but the handler is not, because no loop would run the lifespan."""
     inner = inspect.unwrap(lifespan)
     is_async = inspect.isasyncgenfunction(inner) or (isinstance(inner, type) and hasattr(inner, "__aenter__"))
     if is_async and not is_coroutine_function(handler):
@@ -83,7 +86,7 @@ def check_lifespan_of(lifespan: Any, handler: Callable[..., Any]) -> None:
 def make(lifespan: Lifespan, settings: Mapping[str, Any] | None) -> Entered:
     """Call a lifespan, and return the context manager that it makes.
 
-    `settings` are passed to a lifespan that has a parameter. If they are None, the lifespan is called without them.
+    A lifespan that has a parameter is called with `settings`, or with an empty dict if `settings` is None.
     """
     gets_settings = settings is not None and _takes_settings(lifespan)
     made: Entered = lifespan(dict(settings or {})) if gets_settings else lifespan()  # type: ignore[call-arg]
@@ -93,12 +96,12 @@ def make(lifespan: Lifespan, settings: Mapping[str, Any] | None) -> Entered:
 
 
 def failed_at_start(lifespan: Lifespan, error: BaseException, then: Consequences = _OF_RECORDS) -> LifespanError:
-    """Return the error that reports a failed start-up, caused by `error`."""
+    """Make the `LifespanError` that reports that the start-up failed with `error`."""
     return _failed(lifespan, error, "failed at its start", then.at_start)
 
 
 def failed_at_end(lifespan: Lifespan, error: BaseException, then: Consequences = _OF_RECORDS) -> LifespanError:
-    """Return the error that reports a failed shut-down, caused by `error`."""
+    """Make the `LifespanError` that reports that the shut-down failed with `error`."""
     return _failed(lifespan, error, "failed at its end", then.at_end)
 
 
@@ -109,7 +112,7 @@ def _failed(lifespan: Lifespan, error: BaseException, how: str, then: str) -> Li
 
 
 def _place(error: BaseException) -> str:
-    """Return the file and line in the user's code where an error was raised, in parentheses, or an empty string."""
+    """Return the place in the user's code where an error was raised, in parentheses, or an empty string."""
     standard = os.path.dirname(str(os.__file__)) + os.sep
     frames = [
         frame
@@ -124,12 +127,12 @@ def _takes_settings(lifespan: Callable[..., Any]) -> bool:
 
 
 class WithState(partial[Any]):
-    """Wraps a handler, and sets the state of each context before the call.
+    """Wraps a handler, and sets the `state` of each context before it calls the handler.
 
     The class is a `partial`, so that `inspect` recognises the wrapper of an async handler as async.
     """
 
-    inner: WithContext  # the handler itself; `func` can be an inner function, as nested partials are flattened
+    inner: WithContext  # the wrapped handler; `func` can be an inner function, because Python flattens nested partials
     state_of: Callable[[], Any]
     in_batches: bool
 
@@ -146,16 +149,16 @@ class WithState(partial[Any]):
 
 
 def with_state(handler: WithContext, state_of: Callable[[], Any], *, in_batches: bool) -> WithContext:
-    """Wrap a handler so that its context has the lifespan's state. With batches, each of its contexts has the state."""
+    """Wrap a handler so that its context has the lifespan's state. In a batch, every context has the state."""
     return handler if needs_no_context(handler) else WithState(handler, state_of, in_batches)
 
 
 class Life:
     """Runs a lifespan in this process: on the event loop of the handlers, or in a thread of its own.
 
-    If the handler is async, the lifespan runs in one task of the loop that runs the handlers, whether the lifespan is
-    async or not. Otherwise it runs in a thread of its own, so that it starts and ends in the same thread. A thread that
-    does not end in time is abandoned.
+    If the handler is async, the lifespan runs in one task of the handlers' event loop, even if the lifespan itself is
+    not async. Otherwise the lifespan runs in a thread of its own, so that it starts and ends in the same thread. If the
+    thread does not end in time, it is abandoned.
     """
 
     def __init__(
@@ -190,11 +193,11 @@ class Life:
         is_stopping: Callable[[], bool],
         give_up: Callable[[LifespanError], None],
     ) -> None:
-        """Enter the lifespan, and wait until it has started. Raises `LifespanError` if it fails.
+        """Enter the lifespan, and wait until it has started. Raises `LifespanError` if the start-up fails.
 
-        Without `owner_loop`, an event loop in a new thread runs an async handler until `close` is called. `give_up` is
-        called with an error if the lifespan ends before the run does. If `is_stopping` returns True, this method stops
-        waiting and returns.
+        If the handler is async and there is no `owner_loop`, an event loop in a new thread runs the lifespan and the
+        handler until `close` is called. `give_up` is called with an error if the lifespan ends before the run does. If
+        `is_stopping` returns True, this method stops waiting and returns.
         """
         if is_coroutine_function(handler):
             if owner_loop is None:
@@ -216,7 +219,8 @@ class Life:
     def _serve(self, ended: "Future[None]") -> None:
         try:
             self._live()
-        except BaseException as error:  # the user's code raised, and nothing else would report an error of this thread
+        # The user's code can raise anything, and no other code would report an error of this thread.
+        except BaseException as error:
             ended.set_exception(error)
         else:
             ended.set_result(None)
@@ -253,13 +257,13 @@ class Life:
         give_up(_failed(self._lifespan, error, "ended while records were handled", self._then.of_an_early_end))
 
     def close(self, timeout: float) -> None:
-        """Leave the lifespan. Its shut-down can take `SHUT_DOWN_WITHIN` seconds, whatever the `timeout` is."""
+        """Leave the lifespan. The shut-down can take `SHUT_DOWN_WITHIN` seconds, regardless of `timeout`."""
         if self._ended is None:
             return
         ended_itself = self._ended.done()
         self._ending.set()
         if self.loop and self._ending_in_loop:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            with contextlib.suppress(RuntimeError):  # raised if the loop has ended
                 self.loop.call_soon_threadsafe(self._ending_in_loop.set)
         try:
             if not ended_itself:
@@ -281,11 +285,11 @@ class Life:
             self.note(failed_at_end(self._lifespan, error, self._then))
 
     def for_process(self) -> tuple[Lifespan, Mapping[str, Any]]:
-        """Return the lifespan and its settings, to be sent to another process."""
+        """Return the lifespan and its settings in a form that can be sent to another process."""
         return self._lifespan, (self._settings or {}) if _takes_settings(self._lifespan) else {}
 
     def endless(self) -> LifespanError:
-        """Return the error that reports a shut-down that took too long."""
+        """Make the error that reports that the shut-down took too long."""
         return LifespanError(
             f"The lifespan {called(self._lifespan)} did not end within {SHUT_DOWN_WITHIN:g} s and was abandoned. "
             f"{self._then.at_end} Set a shorter time limit for its shut-down."

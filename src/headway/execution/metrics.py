@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ParallelMetrics:
-    """Totals since the start of the consumer, and counts of the records that it has now.
+    """Totals since the consumer started, and the current numbers of its records.
 
     Attributes:
         done: Records that are done, including dead letters and expired records.
@@ -15,12 +15,14 @@ class ParallelMetrics:
         running: Records that occupy a slot.
         ready: Records that could start if a slot were free.
         remaining: Records that were fetched and are not done.
-        abandoned: Records that were still running when the run ended. The next run repeats them.
+        abandoned: Records that were still running when the run ended. The next run handles them again.
         expired: Records that expired before they could be started.
         late: Records that waited longer than the `queue_time_warning` before they started.
         circuit_open: True while the circuit breaker lets only one attempt run at a time.
-        refused: A sentence that names a missing permission because of which records are waiting, or None.
-        busiest_tenants: The handler time in seconds of the few tenants that used the most, in descending order.
+        refused: If records are waiting because a permission is missing, a sentence that names the permission, otherwise
+            None.
+        busiest_tenants: The few tenants that used the most handler time, each with its handler time in seconds, in
+            descending order.
         deleted_unread: Offsets that were deleted before this consumer read them, by retention or by a user.
     """
 

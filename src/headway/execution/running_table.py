@@ -1,8 +1,8 @@
 """A table of running records in shared memory. If the process dies, its supervisor reads which records were running.
 
-The process writes a row before it calls a handler, and clears the row afterwards, with plain stores to a shared
-mapping. That needs no system call, and the table stays readable however the process ends. The first byte of a row is
-set last and cleared first, so a half-written row is not read.
+The process writes a row before it calls a handler, and clears the row afterwards, using plain stores to a shared
+mapping. Plain stores need no system call, and the table stays readable however the process ends. The first byte of a
+row is set last and cleared first, so a half-written row is not read.
 """
 
 import mmap
@@ -20,7 +20,7 @@ _LONGEST_TOPIC: Final = 249  # the maximum number of bytes in the name of a Kafk
 _SOURCE = struct.Struct(f"<iB{_LONGEST_TOPIC}s")  # the fields: partition, length of the topic, topic
 _ROW = struct.Struct(f"<xxxxxxxxqqII{_SOURCE.size}s")  # the fields: offset, timestamp, attempt, untried, source
 _ROW_SIZE: Final = (_ROW.size + 7) // 8 * 8
-_MOST_SOURCES = 10_000  # the maximum number of partitions whose packed form is cached
+_MOST_SOURCES = 10_000  # the maximum number of partitions for which the packed source is cached
 
 
 class RunningTable:
@@ -33,7 +33,7 @@ class RunningTable:
         self._sources: dict[TopicPartition, bytes] = {}
 
     def make_room(self, most: int) -> None:
-        """Set the number of rows. Call it only while no row is in use."""
+        """Set the number of rows. Must be called only while no row is in use."""
         self._size = size = most * _ROW_SIZE
         os.ftruncate(self._descriptor, size)
         self._bytes = mmap.mmap(self._descriptor, size)
@@ -58,7 +58,7 @@ class RunningTable:
             self._free.append(row)
 
     def clear(self) -> None:
-        """Clear all rows, because no record is running."""
+        """Clear all rows. Must be called only while no record is running."""
         for row in range(0, self._size, _ROW_SIZE):
             self._bytes[row] = 0
 
@@ -72,7 +72,7 @@ class RunningTable:
 
 
 def make_table_file() -> int:
-    """Make an empty file without a name, in memory if the system supports that, and return its descriptor."""
+    """Make a nameless, empty file and return its descriptor. The file is in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("headway-running", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
@@ -82,7 +82,7 @@ def make_table_file() -> int:
 def read_table(descriptor: int) -> Sequence[RunningAttempt]:
     """Return the records that were running when the writer of a table died, in the order of their offsets."""
     size = os.fstat(descriptor).st_size
-    if not size:  # the writer died before it had begun
+    if not size:  # the writer died before it had created the table
         return []
     with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as table:
         return sorted(_read_row(table, row) for row in range(0, size, _ROW_SIZE) if table[row])

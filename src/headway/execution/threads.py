@@ -12,10 +12,10 @@ from headway.runtime.switch_interval import one_thread_more
 
 
 class Threads(Executor):
-    """Runs jobs in a pool of threads, which live until `close`. A thread that ends a job takes the next one.
+    """Runs jobs in a pool of threads, which run until `close` is called. A thread that ends a job takes the next job.
 
-    The pool has at most `most` threads, one for each slot. There can be more jobs than threads for a moment, when a
-    thread has given back its slot and is about to become idle.
+    The pool has at most `most` threads, one for each slot. For a moment there can be one more job than there are free
+    threads, because a thread gives back its slot just before it becomes idle.
     """
 
     def __init__(self, calls: HandlerCalls, most: int, time_limit: float | None = None) -> None:
@@ -24,7 +24,9 @@ class Threads(Executor):
         self._calls = calls
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._idle: SimpleQueue[None] = SimpleQueue()  # one item for each idle thread; see `runtime.flag`
+        # One item for each idle thread. A semaphore is not used, because an interrupt could leave it locked (see
+        # `runtime.flag`).
+        self._idle: SimpleQueue[None] = SimpleQueue()
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Run these jobs. Any thread can call this."""
@@ -37,11 +39,11 @@ class Threads(Executor):
                     self._add_thread()
 
     def replace_one(self) -> None:
-        """Allow one more thread, to replace a thread whose handler does not return."""
+        """Allow one more thread, which replaces a thread whose handler does not return."""
         self._most += 1
 
     def _add_thread(self) -> None:
-        # Daemon threads, so that a handler that never returns does not keep the program from ending.
+        # These are daemon threads, so that a handler that never returns does not keep the program from ending.
         thread = threading.Thread(target=self._serve, name=f"headway-handler-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -73,7 +75,7 @@ class Threads(Executor):
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
-            if thread.is_alive():  # a thread that has not started yet cannot be joined, and will end by itself
+            if thread.is_alive():  # a thread that has not started yet cannot be joined, but ends by itself
                 thread.join(max(0.0, deadline - time.monotonic()))
         if self._limit:
             self._limit.close()

@@ -1,9 +1,9 @@
 """Enforces time limits on handlers that run in threads or as coroutines. The pool of processes has its own limit.
 
-A coroutine is cancelled, and cancelled again if it suppresses the cancellation. In a thread, an exception is raised
-between two bytecode instructions. Code that does not return to the interpreter, such as a library call that waits
-forever, cannot be interrupted. The call then keeps its slot until it returns, so that no record is handled twice at the
-same time.
+A coroutine that exceeds its limit is cancelled. If the coroutine suppresses the cancellation, it is cancelled again. In
+a thread, an exception is raised between two bytecode instructions. Code that does not return to the interpreter, such
+as a library call that waits forever, cannot be interrupted. The handler call then keeps its slot until it returns, so
+that no record is handled twice at the same time.
 """
 
 import asyncio
@@ -25,16 +25,17 @@ JobCall = Callable[[Job], Any]
 
 raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
-_NOTHING: Any = ctypes.py_object()  # a null pointer, which cancels an exception that was set but not raised yet
+# A null pointer, which withdraws an exception that was set for a thread but not raised yet.
+_NOTHING: Any = ctypes.py_object()
 
 
 def exceeded(seconds: float) -> TimeLimitError:
-    """Return the error for a call that took longer than its limit."""
+    """Make the error for a call that exceeded its time limit."""
     return TimeLimitError(f"The handler did not end within its time limit of {seconds:g} s.")
 
 
 def limit_coroutine(call: JobCall, seconds: float) -> JobCall:
-    """Wrap a call so that it fails with `TimeLimitError` after the limit, even if it suppresses its cancellation."""
+    """Wrap a call so that it fails with `TimeLimitError` after the limit, even if it suppresses the cancellation."""
 
     async def limited(job: Job) -> Any:
         limit = _CoroutineLimit(seconds)
@@ -54,9 +55,9 @@ def limit_coroutine(call: JobCall, seconds: float) -> JobCall:
 class _CoroutineLimit:
     """Limits one call of a coroutine function, in the task that makes the call.
 
-    As long as the raised `CancelledError` object exists, the handler is assumed to be cleaning up and is not cancelled
-    again. If the object is freed before the call ends, the handler has suppressed the cancellation. It is then
-    cancelled again when the limit has passed once more.
+    While the `CancelledError` object that was raised in the handler exists, the handler is assumed to be cleaning up
+    and is not cancelled again. If the object is freed before the call ends, the handler has suppressed the
+    cancellation. The handler is then cancelled again after another full limit.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -65,7 +66,7 @@ class _CoroutineLimit:
         self._seconds = seconds
         self._cancelling = task.cancelling()
         self._cancels = 0
-        self._is_due = False  # True between our call of `cancel` and the CancelledError that it causes
+        self._is_due = False  # True between our call of `cancel` and the CancelledError that the call causes
         self._thrown: weakref.ref[BaseException] | None = None
         self._timer = task.get_loop().call_later(seconds, self._interrupt)
 
@@ -78,7 +79,7 @@ class _CoroutineLimit:
 
     @types.coroutine
     def run(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
-        """Do what `await` does, but raise a `_LimitCancelledError` in the call if the limit has cancelled the task."""
+        """Do what `await` does, but raise `_LimitCancelledError` in the handler if the limit has cancelled the task."""
         steps: Any = awaitable.__await__()
         step: Any = partial(next, steps)
         while True:
@@ -86,7 +87,7 @@ class _CoroutineLimit:
                 awaited = step()
             except StopIteration as stop:
                 return stop.value
-            step = None  # otherwise it would keep the raised error alive
+            step = None  # otherwise this variable would keep the raised error alive
             try:
                 step = partial(steps.send, (yield awaited))
             except asyncio.CancelledError as error:
@@ -101,7 +102,7 @@ class _CoroutineLimit:
         return ours
 
     def end(self) -> bool:
-        """End the limit. Returns True if the limit has cancelled the call, and no other code has."""
+        """End the limit. Returns True if the limit has cancelled the call and no other code has cancelled it."""
         self._timer.cancel()
         for _ in range(self._cancels):
             self._task.uncancel()
@@ -113,7 +114,10 @@ class _LimitCancelledError(asyncio.CancelledError):
 
 
 class ThreadLimit:
-    """Limits calls in threads. A watcher thread checks them ten times within the limit, and interrupts late ones."""
+    """Limits calls in threads.
+
+    Ten times within the limit, a watcher thread checks all calls and interrupts late calls.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -123,7 +127,7 @@ class ThreadLimit:
         self._watcher.start()
 
     def limit(self, call: JobCall) -> JobCall:
-        """Wrap a call so that it fails with `TimeLimitError` if it is interrupted, even if it suppresses that."""
+        """Wrap a call so that it fails with `TimeLimitError` if interrupted, even if it suppresses the interruption."""
 
         def limited(job: Job) -> Any:
             running = LimitedCall(self._seconds)
@@ -134,7 +138,7 @@ class ThreadLimit:
                 finally:
                     running.end()
             except _InterruptionError:
-                running.ended = True  # the interruption can have been raised before `end` set this
+                running.ended = True  # the interruption can have been raised before `end` set `ended`
                 raise exceeded(self._seconds) from None
 
         return limited
@@ -172,7 +176,8 @@ class LimitedCall:
     def end(self) -> None:
         """Record that the call has ended. Raises an `_InterruptionError` if the call was interrupted.
 
-        Only the thread that made the call calls this. Afterwards no interruption is raised in it.
+        Must be called by the thread that made the call. Afterwards, no interruption of this call is raised in that
+        thread.
         """
         self.ended = True
         while self._interrupting:
@@ -182,7 +187,10 @@ class LimitedCall:
             raise _InterruptionError
 
     def interrupt(self, thread: int) -> None:
-        """Raise an error in the thread that makes the call, unless the call has ended. Only the watcher calls this."""
+        """Raise an error in the thread that makes the call, unless the call has ended.
+
+        Used only by the watcher thread.
+        """
         self._interrupting = True
         if not self.ended:
             self.deadline = math.inf
@@ -192,10 +200,10 @@ class LimitedCall:
 
 
 class _InterruptionError(BaseException):
-    """Interrupts a handler that runs in a thread. An `except Exception` in the handler does not catch it.
+    """Interrupts a handler that runs in a thread. It is not caught by an `except Exception` in the handler.
 
-    The object exists while the handler cleans up. If it is freed before the call ends, the interruption was suppressed:
-    by a bare `except`, or by Python, which ignores errors raised in `__del__` or in a callback of the garbage
+    The error object exists while the handler cleans up. If the object is freed before the call ends, the interruption
+    was suppressed by a bare `except`, or by Python, which ignores errors in `__del__` and in callbacks of the garbage
     collector. The call can then be interrupted again.
     """
 

@@ -1,4 +1,4 @@
-"""Decides which failures are logged with a traceback: for each place in the code, one failure in ten minutes."""
+"""Decides which failures are logged with a traceback: for each place in the code, at most one in ten minutes."""
 
 import threading
 import traceback
@@ -9,8 +9,8 @@ from headway.errors import FatalError, RetriableError, RetryLater
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
-_AGAIN_AFTER = 600.0  # seconds until the same place in the code gets another traceback
-_MOST_PLACES = 1_000  # the maximum number of remembered places, which limits the memory that they use
+_AGAIN_AFTER = 600.0  # how long after a traceback the same place in the code can get another one, in seconds
+_MOST_PLACES = 1_000  # the maximum number of places that are remembered, which bounds the memory
 _LONGEST = 20_000  # the maximum number of characters of a traceback; a longer traceback is not logged
 
 _OURS = str(Path(__file__).parents[1])
@@ -22,8 +22,8 @@ _CodePlace = tuple[type[BaseException], str, int]
 class Tracebacks:
     """Chooses the errors that are logged with their traceback. Thread-safe.
 
-    `RetriableError`, `RetryLater` and `FatalError`, which handlers raise on purpose, are logged without a traceback.
-    Errors that were raised outside the user's code are too.
+    An error is logged without a traceback if it is a `RetriableError`, `RetryLater` or `FatalError`, which handlers
+    raise on purpose, or if it was raised outside the user's code.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Tracebacks:
     def of(self, error: BaseException, now: float) -> ExcInfo | None:
         """Return the `exc_info` for an error, or None if the error must be logged without a traceback.
 
-        The traceback begins with the first frame outside Headway's own code.
+        The logged traceback begins with the first frame outside Headway's own code.
         """
         if issubclass(type(error), _ON_PURPOSE):
             return None
@@ -42,7 +42,7 @@ class Tracebacks:
             if begin is None or not self._is_new(_place_of(error, begin), now):
                 return None
             # The traceback is formatted here first, because a user's exception class can raise while it is formatted.
-            # In a log handler that would be too late to leave out the traceback.
+            # If it raised only in the log handler, it would be too late to leave out the traceback.
             size = sum(map(len, traceback.TracebackException(type(error), error, begin).format()))
         except BaseException:
             return None

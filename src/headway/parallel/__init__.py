@@ -1,1 +1,1 @@
-"""The parallel consumer. It fetches records, and runs handlers for many of them at the same time."""
+"""The parallel consumer, which fetches records and runs handlers for many records at the same time."""

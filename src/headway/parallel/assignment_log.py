@@ -9,27 +9,28 @@ from headway.kafka.consumer.level_consumers import LevelConsumers
 
 log = logging.getLogger(__name__)
 
-_CHECK_EVERY = 0.5  # seconds between two checks
-_LONG = 5.0  # seconds before the log mentions that the member is waiting; most rebalances take less
+_CHECK_EVERY = 0.5  # the time between two checks, in seconds
+_LONG = 5.0  # how long a rebalance takes before it is logged that the member is waiting, in seconds; most take less
 _MOST_TOPICS = 10  # the maximum number of topics that a log line lists
 
 
 class AssignmentLog:
-    """Checks a member's partitions twice a second, and logs them when two checks in a row find the same partitions.
+    """Checks a member's partitions twice a second, and logs them once two checks in a row find the same partitions.
 
-    The groups of the levels rebalance one after the other. Because the log waits for two equal checks, all these
-    rebalances together cause only one log line.
+    The groups of the levels rebalance one after the other. The log waits for two checks with the same result, so that
+    all these rebalances together cause only one log line.
     """
 
     def __init__(self, levels: LevelConsumers) -> None:
         self._levels = levels
         self._check_at = 0.0
-        self._log_wait_at: float | None = None  # when to log that the member is waiting; infinite once that is logged
+        # When to log that the member is waiting; infinite once that has been logged.
+        self._log_wait_at: float | None = None
         self._seen: frozenset[tuple[str, int]] | None = None
         self._logged: frozenset[tuple[str, int]] | None = None
 
     def check(self, now: float) -> None:
-        """Log the partitions if they have not changed since the last check and were not logged yet."""
+        """Log the partitions if they are the same as in the last check and have not been logged yet."""
         if now < self._check_at:
             return
         self._check_at = now + _CHECK_EVERY
@@ -52,7 +53,7 @@ class AssignmentLog:
             )
 
     def _found(self) -> frozenset[tuple[str, int]] | None:
-        """Return topic and number of each assigned partition, or None before the first assignment."""
+        """Return the topic and the number of each assigned partition, or None before the first assignment."""
         if not any(level.membership.was_member for level in self._levels):
             return None
         return frozenset(
@@ -61,7 +62,7 @@ class AssignmentLog:
 
 
 def sentence(partitions: Collection[tuple[str, int]]) -> str:
-    """Return the log message for an assignment. Each partition is a topic and a number."""
+    """Return the log message for an assignment. Each partition is given as a topic and a number."""
     if not partitions:
         return (
             "This member has joined its group and has no partitions. Either all partitions are assigned to other "

@@ -1,4 +1,4 @@
-"""The option `batches`: the sizes of batches, and how long a record waits for its batch to fill."""
+"""The value of the option `batches`: how large batches are, and how long a record waits for its batch to fill."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Batches:
     Args:
         max_size: The maximum number of records in a batch.
         linger: The longest time that a record waits for its batch to fill, in seconds.
-        min_size: The number of records at which a batch starts without waiting any longer. By default `max_size`.
+        min_size: Once a batch has this many records, it starts without waiting any longer. By default `max_size`.
 
     Raises `ConfigError` if a value is outside its allowed range.
 
@@ -44,5 +44,5 @@ class Batches:
 
     @property
     def least(self) -> int:
-        """The number of records at which a batch starts without waiting any longer."""
+        """How many records a batch must have to start before the `linger` time is over."""
         return self.max_size if self.min_size is None else self.min_size

@@ -1,4 +1,4 @@
-"""Reads failed attempts and the expiry of records from their headers, and makes the header for a later retry."""
+"""Reads the failed attempts and the expiry of records from headers, and makes the header for a later retry."""
 
 import math
 import time
@@ -22,9 +22,9 @@ class BroughtAlong:
 
     Args:
         group: The consumer group. Attempts of other groups are ignored.
-        dispatch: Gets the gate for expiry when the first record arrives that can expire.
+        dispatch: The dispatch. The gate for expiry is added to it when the first record arrives that can expire.
         expiry: The gate for expiry.
-        expires_after: The seconds after its timestamp at which a record expires, or None for no such limit.
+        expires_after: How long after its timestamp a record expires, in seconds. None if there is no such limit.
     """
 
     def __init__(self, group: str, dispatch: Dispatch, expiry: ExpiryGate, expires_after: float | None = None) -> None:
@@ -34,9 +34,9 @@ class BroughtAlong:
         self._expires_after = expires_after
 
     def of(self, records: Sequence[ConsumerRecord], now: float) -> Mapping[ConsumerRecord, Brought]:
-        """Read the failed attempts and the expiry of each record. Records without such data can be left out.
+        """Read the failed attempts and the expiry of each record. The result can omit records without such data.
 
-        `now` is the time of the monotonic clock.
+        `now` is the current time of the monotonic clock.
         """
         if self._expires_after is None:
             with_some = with_headers(records)
@@ -61,7 +61,7 @@ class BroughtAlong:
 
 
 def failure_of(history: History) -> FailedAttempts | None:
-    """Return the failed attempts of a history, or None if no attempt has failed."""
+    """Return the failed attempts that a history describes, or None if no attempt has failed."""
     first, last = history.first, history.last
     if first is None or last is None:
         return None
@@ -72,7 +72,7 @@ def failure_of(history: History) -> FailedAttempts | None:
 
 
 def history_after(attempt: RecordAttempt, error: BaseException, group: str) -> History:
-    """Return the history of a record, extended by the attempt of this group that has just failed."""
+    """Return the history of a record, including the attempt of this group that has just failed."""
     record, before = attempt.record, attempt.failure
     known = history_of(record.headers, record.kafka_topic)
     since = record.timestamp if known is None or known.since is None else known.since

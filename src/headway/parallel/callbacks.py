@@ -1,7 +1,7 @@
 """Calls the user's callbacks for rebalances and commits, one after the other, in a separate thread.
 
-The control thread calls no callback itself. So it continues to fetch, commit and rebalance even if a callback takes a
-long time.
+The control thread itself calls no callback, so that it can continue to fetch, commit and rebalance even if a callback
+takes a long time.
 """
 
 import logging
@@ -23,7 +23,10 @@ OnRebalance = Callable[[list[TopicPartition]], Any]
 
 
 class _QueuedCall(NamedTuple):
-    """A call that waits for its turn. The future `ended` is done when the call has returned or raised."""
+    """A call that waits until earlier calls have ended.
+
+    The future `ended` is done once the call has returned or raised.
+    """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -34,8 +37,8 @@ class Callbacks:
     """Calls the callbacks of one consumer. Until `subscribe` registers the user's functions, nothing is called.
 
     Invariants: calls are made one after the other, in the order of the events. Each partition that was passed to
-    `on_assign` is later passed exactly once to `on_revoke` or `on_lost`. Except for `runs_here`, only the control
-    thread calls these methods.
+    `on_assign` is later passed exactly once to `on_revoke` or `on_lost`. Only the control thread calls these methods,
+    except `runs_here`, which any thread can call.
     """
 
     def __init__(self, wake: Wakeup) -> None:
@@ -44,12 +47,13 @@ class Callbacks:
         self._on_revoke: OnRebalance | None = None
         self._on_lost: OnRebalance | None = None
         self._on_commit: OnCommit | None = None
-        self._known: set[TopicPartition] = set()  # partitions that were assigned, and not yet revoked or lost
-        self._awaited: dict[TopicPartition, Future[None]] = {}  # new partitions, each with its call of `on_assign`
+        self._known: set[TopicPartition] = set()  # partitions that have been assigned and not yet been revoked or lost
+        # New partitions, each with the future of its `on_assign` call.
+        self._awaited: dict[TopicPartition, Future[None]] = {}
         self._lock = threading.Lock()
         self._queue: deque[_QueuedCall] = deque()
         self._is_working = False
-        self._thread = 0  # the identifier of the thread that makes the calls, or 0 while there are no calls
+        self._thread = 0  # the identifier of the thread that makes the calls, or 0 while no thread does
         self.failure: BaseException | None = None
         """The first error that a rebalance callback raised. It ends the run."""
 
@@ -60,9 +64,9 @@ class Callbacks:
         on_lost: OnRebalance | None,
         on_commit: OnCommit | None,
     ) -> None:
-        """Register the user's functions. If there is no `on_lost`, `on_revoke` is called instead.
+        """Register the user's functions. Without an `on_lost`, lost partitions are passed to `on_revoke`.
 
-        Raises `ConfigError` for a function that cannot be called with the arguments of its callback.
+        Raises `ConfigError` if a function cannot be called with the arguments that it would get.
         """
         check_callbacks(on_assign, on_revoke, on_lost, on_commit)
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost or on_revoke
@@ -77,7 +81,7 @@ class Callbacks:
             self._awaited |= dict.fromkeys(partitions, call)
 
     def awaited(self) -> Collection[TopicPartition]:
-        """Return the partitions for which `on_assign` has not returned. Their records must not start yet."""
+        """Return the partitions whose call of `on_assign` has not returned. Their records must not start yet."""
         if self._awaited:
             self._awaited = {each: call for each, call in self._awaited.items() if not _has_returned(call)}
         return self._awaited.keys()
@@ -88,15 +92,15 @@ class Callbacks:
         return self._on_revoke is not None
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> "Future[None] | None":
-        """Call `on_revoke` with partitions whose handlers have ended or were abandoned.
+        """Call `on_revoke` with these partitions. Their handlers must have ended or have been abandoned.
 
-        Returns the future of the call, or None if there is nothing to call. Completed records must be committed only
-        after the call has returned, and not at all if it raised.
+        Returns the future of the call, or None if there is no call to make. The completed records must be committed
+        only after the call has returned. If the call raises, they must not be committed at all.
         """
         return self._call(self._on_revoke, self._forget(partitions))
 
     def lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """Call `on_lost` with partitions that another member might have already."""
+        """Call `on_lost` with partitions that another member might already own."""
         self._call(self._on_lost, self._forget(partitions))
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -114,7 +118,7 @@ class Callbacks:
     # Commits
 
     def committed(self, error: Exception | None, offsets: OffsetsOfCommit) -> None:
-        """Call `on_commit`. Commits that succeed while other callbacks run are combined into one call."""
+        """Call `on_commit`. If several commits succeed while another callback runs, they are reported in one call."""
         if self._on_commit is None or not offsets:
             return
         with self._lock:
@@ -127,7 +131,7 @@ class Callbacks:
         try:
             if self._on_commit:
                 self._on_commit(error, offsets)
-        except BaseException:  # an error of the callback changes nothing about the commit, so it is only logged
+        except BaseException:  # the commit was made or has failed anyway, so an error of the callback is only logged
             log.exception("The on_commit callback raised an error.")
 
     # Calls
@@ -164,11 +168,11 @@ class Callbacks:
             return None
 
     def runs_here(self) -> bool:
-        """Return whether this method is called within a callback. Any thread can call it."""
+        """Return whether the calling thread is running a callback. Any thread can call this method."""
         return self._thread == threading.get_ident()
 
     def wait(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until all calls have returned."""
+        """Wait up to `timeout` seconds for all calls to return."""
         with self._lock:
             if not self._is_working:
                 return
@@ -184,7 +188,7 @@ def _has_returned(call: "Future[None]") -> bool:
 
 
 def check_callback(name: str, callback: Callable[..., Any] | None, parameters: Sequence[str]) -> None:
-    """Raise `ConfigError` unless the callback is None, or a plain function that can be called with these parameters."""
+    """Raise `ConfigError` unless the callback is None or a plain function that takes these parameters."""
     if callback is not None:
         advice = "It is called in a thread. To run code in an event loop from there, use loop.call_soon_threadsafe."
         check_function(name, callback, parameters, advice)
@@ -196,7 +200,7 @@ def check_callbacks(
     on_lost: OnRebalance | None,
     on_commit: OnCommit | None,
 ) -> None:
-    """Raise `ConfigError` if a callback of a subscription cannot be called with its arguments."""
+    """Raise `ConfigError` if a callback of a subscription cannot be called with the arguments that it would get."""
     for name, callback in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
         check_callback(name, callback, ("partitions",))
     check_callback("on_commit", on_commit, ("error", "offsets"))

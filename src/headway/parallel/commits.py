@@ -1,9 +1,9 @@
 """Commits offsets and offset maps, at intervals and when partitions leave this consumer.
 
-After a commit was sent, each round of the control thread checks whether Kafka has answered it. A commit that Kafka does
-not acknowledge is repeated. Only the method `commit` waits for Kafka. A level whose commits fail has a back-off of its
-own, and does not keep other levels from committing. If the group expels the member of a level, the level gives up its
-partitions as lost, and the member joins the group again.
+After a commit has been sent, each round of the control thread checks for Kafka's answer. A commit that Kafka does not
+acknowledge is repeated. Only the method `commit` waits for Kafka. If the commits of a level fail, that level backs off,
+and the other levels continue to commit. If the group expels the member of a level, the level gives up its partitions as
+lost, and the member joins the group again.
 """
 
 import logging
@@ -30,14 +30,14 @@ from headway.runtime.deferred_signals import defer_signals
 
 log = logging.getLogger(__name__)
 
-# Seconds in which a member can catch up with a rebalance of its group. After that its partitions count as lost.
+# How long a member has to catch up with a rebalance of its group before its partitions count as lost, in seconds.
 _BEHIND_FOR = 10.0
-# Seconds between two checks for answers. The control thread must poll, because the answer to a plain commit wakes no
-# thread.
+# The time between two checks for answers, in seconds. The control thread must poll, because the answer to a plain
+# commit does not wake any thread.
 _CHECK_ANSWERS_EVERY = 0.05
-_WARN_EVERY = 10.0  # seconds between two warnings
-# The longest wait for an answer, in seconds. librdkafka itself gives up a request after socket.timeout.ms, which is a
-# minute by default, and can then send the request once more.
+_WARN_EVERY = 10.0  # the minimum time between two warnings, in seconds
+# The longest wait for an answer, in seconds. librdkafka gives up a request after socket.timeout.ms, which is a minute
+# by default, and may then send the request a second time.
 _ANSWERED_AT_LAST_WITHIN = 120.0
 
 
@@ -46,18 +46,21 @@ class UnansweredError(KafkaError):
 
 
 class SentOffsets(Protocol):
-    """Offsets that were sent, in a plain commit or in a transaction."""
+    """Offsets that have been sent to Kafka, in a plain commit or in a transaction."""
 
     def answer(self, timeout: float) -> LevelRefusals | None:
         """Wait up to `timeout` seconds for the answer. Returns None if there is no answer yet.
 
-        Otherwise, returns the levels whose commit Kafka refused, with the reasons. The mapping is empty if the commit
-        was made.
+        Otherwise, returns the levels whose commit Kafka has refused, with the reasons. If the commit succeeded, the
+        mapping is empty.
         """
         ...
 
     def give_up(self) -> bool:
-        """Stop waiting for the answer. Returns False if the caller must still take it before the next commit."""
+        """Stop waiting for the answer.
+
+        Returns False if the caller must still take the answer before the next commit.
+        """
         ...
 
 
@@ -69,15 +72,15 @@ class _UnansweredCommit(NamedTuple):
 
 
 class Commits:
-    """Commits the records that the engine has completed: level by level, or all healthy levels in one transaction.
+    """Commits the offsets of completed records, separately for each level or in one transaction for all healthy levels.
 
     Args:
-        dispatch: The dispatch, whose engine returns the offsets to commit.
+        dispatch: The dispatch. Its engine returns the offsets to commit.
         levels: The group members of all levels, whose offsets are committed.
         fetching: Gives up the partitions of a level whose member was expelled, and lets the member join again.
         callbacks: The user's callbacks. `on_commit` gets the outcome of each commit.
-        parts: The parts of the run. They have the `Transactions` if the run commits in transactions.
-        interval: The seconds between commits.
+        parts: The parts of the run, which include the `Transactions` if the run commits in transactions.
+        interval: The time between two commits, in seconds.
         waits: True if no records are fetched while a commit is pending.
     """
 
@@ -101,7 +104,8 @@ class Commits:
         self._waits = waits
         self._pending: list[_UnansweredCommit] = []
         self._behind_since: dict[int, float] = {}
-        # For each level whose coordinator has not answered in time: how long to wait for its next answer, in seconds.
+        # For each level whose coordinator has not answered in time: how long to wait for the coordinator's next answer,
+        # in seconds.
         self._answered_within: dict[int, float] = {}
         self._maps_are_shortened = False
         self._warned_at = -_WARN_EVERY
@@ -146,11 +150,11 @@ class Commits:
             self._take_answers(_CHECK_ANSWERS_EVERY)
 
     def commit(self, partitions: Collection[TopicPartition] | None, deadline: float) -> Iterator[None]:
-        """Commit the completed records of these partitions, or of all, and wait for the answers.
+        """Commit the completed records of these partitions, or of all partitions, and wait for the answers.
 
-        This is a generator, so that the caller can do other work while it waits. A commit that Kafka has not
-        acknowledged by the deadline is abandoned, so the next owner of the partitions might repeat its records. Raises
-        the errors of `serve`.
+        This is a generator, so that the caller can do other work during the wait. A commit that Kafka has not
+        acknowledged by the deadline is abandoned, so the next owner of the partitions might handle the records again.
+        Raises the errors of `serve`.
         """
         self._schedule.hurry(self._levels_of(partitions))
         while self._is_uncommitted(partitions) and (left := deadline - time.monotonic()) > 0:
@@ -185,7 +189,7 @@ class Commits:
     # Sending
 
     def _send_due(self, now: float, partitions: Collection[TopicPartition] | None) -> None:
-        """Send the commits that are due, for these partitions or for all partitions."""
+        """Send the commits that are due, limited to these partitions unless `partitions` is None."""
         busy = {level for each in self._pending for level in each.levels}
         for due in self._schedule.due(now):
             levels = due & self._levels_of(partitions)
@@ -226,7 +230,7 @@ class Commits:
     # Answers
 
     def _take_answers(self, timeout: float) -> None:
-        """Process the answers that have arrived. Waits up to `timeout` seconds for the first answer."""
+        """Process the answers that have arrived. If there is none yet, wait up to `timeout` seconds for one."""
         if not self._pending:
             time.sleep(timeout)
         for each in list(self._pending):
@@ -235,15 +239,16 @@ class Commits:
             if refusals is None or each not in self._pending:
                 continue
             if not refusals:
-                self._committed(each)  # before `remove`, because Ctrl-C can interrupt between the two calls
+                self._committed(each)  # called before `remove`, because Ctrl-C can interrupt between the two calls
             self._pending.remove(each)
             if refusals:
                 self._refused(each.tick, refusals, time.monotonic())
                 if each.levels - refusals.keys():
-                    self._schedule.request()  # commit the transaction's other levels, which did not cause its failure
+                    # Commit the other levels of the transaction again, because they did not cause its failure.
+                    self._schedule.request()
 
     def _committed(self, about: _UnansweredCommit) -> None:
-        """Record that a commit was made. Calling this twice for the same commit is harmless."""
+        """Record that a commit has succeeded. Calling this twice for the same commit is harmless."""
         with self._dispatch.lock:
             self._dispatch.engine.committed(about.tick)
         self._callbacks.committed(None, _offsets(about.tick))
@@ -265,8 +270,8 @@ class Commits:
             if self._transactions:
                 self._levels[level].client.hear_refusal(error)
             if isinstance(error, UnansweredError):
-                # Wait longer for the next answer. With an unchanged limit, a coordinator that always needs longer would
-                # never answer in time.
+                # Wait longer for the next answer, because a coordinator that is always slower than the limit would
+                # otherwise never answer in time.
                 within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
                 self._answered_within[level] = min(2 * within, _ANSWERED_AT_LAST_WITHIN)
             membership = standing(error)
@@ -289,7 +294,7 @@ class Commits:
                 self._behind_since.pop(level, None)
 
     def _shorten_maps(self, tick: CommitTick, refusals: LevelRefusals) -> LevelRefusals:
-        """If Kafka refused an offset map because of its size, make smaller maps from now on, and commit again at once.
+        """If Kafka has refused an offset map as too large, make smaller maps from now on and commit again at once.
 
         Returns the refusals that have other reasons.
         """
@@ -330,7 +335,7 @@ def _offsets(tick: CommitTick) -> OffsetsOfCommit:
 
 
 def _has_still(tick: CommitTick, level: int) -> bool:
-    """Return whether at least one of the level's partitions in this tick has not been revoked."""
+    """Return whether at least one partition of this level that is in the tick has not been revoked."""
     return any(part.assignment.current for part in tick.parts if part.assignment.level == level)
 
 
@@ -353,7 +358,7 @@ class _PlainCommit:
         return dict.fromkeys([self._level], _gravest(refused.values())) if refused else {}
 
     def give_up(self) -> bool:
-        """Stop waiting for the answer. Always returns True, because a later commit replaces this one."""
+        """Stop waiting for the answer. Always returns True, because a later commit can replace this one."""
         return True
 
 

@@ -63,22 +63,23 @@ class ParallelConsumer:
 
     Args:
         config: The settings.
-        ordering: The records that are handled in order: those with the same key, those of the same partition, or none.
+        ordering: Which records are handled in order: records with the same key, records of the same partition, or none.
         max_concurrency: The maximum number of records, or of batches, that are handled at a time.
-        adaptive: True to handle few records at a time at first, more as long as that raises the throughput, and fewer
-            if more only add latency.
+        adaptive: True to start with few records at a time, to raise the number as long as the throughput rises, and to
+            lower it if more records at a time only add latency.
         rate_limit: The maximum number of records that the whole group starts per second. Each member gets a share of
             this rate in proportion to its partitions.
         key_rate_limit: The maximum number of records with the same key that start per second, in each topic and level.
-        tenant_rate_limit: The maximum number of records of one `tenant` that the whole group starts per second, shared
-            by the members as `rate_limit` is. It can be a number for each tenant, a mapping from names of tenants to
-            numbers, with `"*"` for all others, or a function that returns the number for a tenant and is called once a
-            minute. A tenant whose number is None or left out has no limit.
-        time_limit: The seconds that a call of the handler can take before the attempt fails.
+        tenant_rate_limit: The maximum number of records of one `tenant` that the whole group starts per second. The
+            members share this rate as they share `rate_limit`. The value is a number that applies to each tenant, a
+            mapping from names of tenants to numbers, with `"*"` for all other tenants, or a function that returns the
+            number for a tenant and is called once a minute. If a tenant's number is None or missing, the tenant has no
+            limit.
+        time_limit: How long a call of the handler can take before the attempt fails, in seconds.
         executor: `thread` for plain functions, `async` for coroutine functions, or `process` for plain functions that
-            need much CPU. By default `thread` or `async`, according to the handler. With `process`, the handler and the
-            deserialisers must be importable.
-        processes: The number of processes, if `executor` is `process`. By default the number of processors.
+            need much CPU. By default `async` if the handler is a coroutine function, and otherwise `thread`. With
+            `process`, the handler and the deserialisers must be importable.
+        processes: The number of processes if `executor` is `process`. By default, the number of processors.
         policy: The rule by which levels share the slots: `fair` divides them by weight, `strict` prefers the highest
             level but limits how long the others wait, and `capacity_burst` uses the shares of the Java priority client.
         distributor: A function that returns the weights or shares of the levels. By default each level has twice the
@@ -90,23 +91,24 @@ class ParallelConsumer:
             `transactional` to commit outputs, dead letters and offsets in one transaction, by default every 100 ms.
         producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`. Its settings
             for the connection are taken from `config`.
-        hand_over_timeout: The seconds for which a revoked partition is kept, so that its running handlers can end and
-            their records can be committed. The commit gets at least one second, even if the handlers use up the time.
+        hand_over_timeout: How long a revoked partition is kept, in seconds, so that its running handlers can end and
+            their records can be committed. Even if the handlers use up this time, the commit has at least one second.
         tenant: The tenant that a record belongs to: `header:NAME` for a header, `key` for the key, `key:/` for the part
             of the key before a separator, or a function of the record, which must be fast. Within a level, tenants take
             turns according to the handler time that they have used.
-        queue_time_warning: A record is late if more than this many seconds pass between its fetch and its start. Late
-            records are counted in `metrics`, and their number is logged. By default no record is late.
+        queue_time_warning: A record is late if more than this many seconds pass between its fetch and its first
+            attempt. Late records are counted in `metrics`, and their number is logged. By default no record is late.
         on_invalid_metadata: `warn` to log a warning if the metadata of a commit is not a valid offset map, and continue
             without the map, or `fail` to end the run with `OffsetMapError`.
-        buffer_records: The number of records of each level that are kept ready in memory, so that no slot waits for a
-            fetch. By default 1,000, or four times `max_concurrency` if that is more.
-        buffer_memory: The maximum number of bytes in memory for the records and uncommitted outputs of each level.
-        tenant_weights: The weights of tenants by name. Tenants that are not named have the weight 1.
-        expires_after: The seconds after its timestamp at which a record expires if it has not started. By default a
-            record expires only if its sender set a limit, with the argument `expires` of a producer's `send`.
-        on_expired: `drop` to mark a record that expired before it could start as done, or `dead_letter` to send it to
-            the `dead_letter_topic`. In both cases `metrics` counts the record.
+        buffer_records: How many records of each level are kept ready in memory, so that no slot waits for a fetch. By
+            default 1,000 or four times `max_concurrency`, whichever is more.
+        buffer_memory: The maximum amount of memory for the records and uncommitted outputs of each level, in bytes.
+        tenant_weights: A mapping from the names of tenants to their weights. All other tenants have the weight 1.
+        expires_after: How long after its timestamp a record expires, in seconds, if it has not started by then. By
+            default, a record expires only if its sender has set a limit with the argument `expires` of a producer's
+            `send`.
+        on_expired: What happens with a record that expires before it can start: `drop` to treat it as done, or
+            `dead_letter` to send it to the `dead_letter_topic`. In both cases, `metrics` counts the record.
         circuit_breaker: When most attempts fail, run one probe at a time instead of failing every record. Off by
             default.
         lifespan: A function that makes a context manager, async or not, for objects that handlers share, such as a
@@ -123,7 +125,7 @@ class ParallelConsumer:
         settings = self._settings = ParallelSettings.parse(config)
         checked = self._options = ParallelOptions.of(options)
         checked.check_with(settings)
-        # The client for outputs is made only when the run starts. A misspelt setting must raise here already.
+        # The client for outputs is created only when the run starts, but a misspelt setting must raise an error now.
         check_taken(checked.outputs.kafka)
         self._is_forked = False
         with construction(lambda: self.close(drain=False)):
@@ -134,7 +136,7 @@ class ParallelConsumer:
             self._wake = Wakeup()
             try:
                 self._make_run()
-            except BaseException:  # without the run, `close` cannot close the levels and the wake-up
+            except BaseException:  # there is no run yet through which `close` could close the levels and the wake-up
                 self._levels.close(time.monotonic() + END_WITHIN)
                 self._wake.close()
                 raise
@@ -171,15 +173,15 @@ class ParallelConsumer:
         Args:
             topics: The names of the topics. A name that starts with `^` is a regular expression. With `levels`, this
                 can be a mapping from existing topics to their levels (KIP-349).
-            on_assign: Called with the list of newly assigned partitions. None of their records starts before it
-                returns.
-            on_revoke: Called with the list of partitions that are about to leave, when none of their records is
-                running. It is also called at the end of the run. The completed records of the partitions are committed
-                if it returns within the `hand_over_timeout`.
-            on_lost: Called with the list of partitions that were lost and that another member might own already. If it
-                is not given, `on_revoke` is called instead.
-            on_commit: Called with (error, offsets) for each commit. The error is None if the commit succeeded. An
-                exception that `on_commit` raises is only logged.
+            on_assign: Called with the list of newly assigned partitions. Records of these partitions start only after
+                the call has returned.
+            on_revoke: Called with the list of partitions that are about to be revoked, once none of their records is
+                running, and at the end of the run with all partitions. If the call returns within the
+                `hand_over_timeout`, the completed records of these partitions are committed afterwards.
+            on_lost: Called with the list of partitions that were lost and that another member might already own.
+                Without an `on_lost`, `on_revoke` is called instead.
+            on_commit: Called with (error, offsets) after each commit. The error is None if the commit succeeded. If
+                `on_commit` itself raises an exception, the exception is only logged.
         """
         self._check_open()
         if self._run.has_begun:
@@ -193,9 +195,9 @@ class ParallelConsumer:
     def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision | None:
         """Write a table of the running records into the file of this descriptor, for the supervisor of this process.
 
-        Call this before `run`. The suspects are records that were running in processes that died. Later suspects can be
-        passed to the returned `Supervision`. Returns None with `executor="process"`, because a handler then can kill
-        only the process that it runs in.
+        Must be called before `run`. The suspects are records that were running in processes that died. The returned
+        `Supervision` accepts further suspects later. With `executor="process"`, returns None, because a handler can
+        then kill only the process that it runs in.
         """
         return (
             None
@@ -212,7 +214,7 @@ class ParallelConsumer:
         separate thread. A record is done when the handler returns. If the handler raises an exception, the attempt has
         failed. The record is then retried according to `retries`, but never after a `FatalError` or a
         `DeserializationError` (an unreadable key or value). Ctrl-C ends `run` at once: completed records are committed,
-        and the next run repeats the records that were running. SIGTERM drains the consumer, and a second SIGTERM ends
+        and the next run handles the interrupted records again. SIGTERM drains the consumer, and a second SIGTERM ends
         it at once.
 
         With `batches`, `handler(records, contexts)` is called for batches of up to `max_size` records. Depending on
@@ -225,8 +227,8 @@ class ParallelConsumer:
             LifespanError: The lifespan failed at its start or at its end.
             AuthenticationError: The brokers refused the login of this client.
             AuthorizationError: This client was not permitted to read a topic or to join a group when the run started.
-                If a permission is revoked later, the run continues. Until it is granted again, the missing permission
-                is logged from time to time and named in `metrics`.
+                If a permission is revoked later, the run continues. Until the permission is granted again, it is logged
+                from time to time that it is missing, and `metrics` names it.
         """
         self._start(HandlerSpec(handler, batches))
 
@@ -240,14 +242,15 @@ class ParallelConsumer:
     def run_and_produce(
         self, handler: Handler | BatchHandler, on_output: OnOutput | None = None, *, batches: Batches | None = None
     ) -> None:
-        """Do what `run` does, and send the records that the handler returns or yields: none, one, or several.
+        """Do what `run` does, and send the records that the handler returns or yields.
 
-        The outputs must be `ProducerRecord`s. A record is done when Kafka has stored all its outputs. If Kafka refuses
-        an output, the attempt has failed. With `commit_mode="transactional"`, outputs are committed together with the
-        offsets of their records. If Kafka refuses an output in a transaction, its record becomes a dead letter.
-        `on_output(input, output, metadata)` is called for each stored output, in a thread of the consumer.
+        The handler can return or yield none, one or several outputs, which must be `ProducerRecord`s. A record is done
+        when Kafka has stored all its outputs. If Kafka refuses an output, the attempt has failed. With
+        `commit_mode="transactional"`, outputs are committed together with the offsets of their records. If Kafka
+        refuses an output in a transaction, its record becomes a dead letter. `on_output(input, output, metadata)` is
+        called for each stored output, in a thread of the consumer.
 
-        With `batches`, the handler is called with batches, as for `run`, and its outputs belong to all records of the
+        With `batches`, the handler is called with batches, as in `run`, and each output belongs to all records of its
         batch.
         """
         self._start(HandlerSpec(handler, batches, sends=True, on_output=on_output))
@@ -261,9 +264,9 @@ class ParallelConsumer:
     ) -> None:
         """Do what `run_and_produce` does, but run an `async def` in the caller's event loop.
 
-        `on_output` can be an `async def` too. It is then called in the caller's loop, for one output at a time, and
-        handlers do not wait for it. All these calls have ended when this coroutine returns. If the coroutine is
-        cancelled, the consumer stops without draining, and the running call of `on_output` is cancelled.
+        `on_output` can also be an `async def`. In that case it is called in the caller's loop, for one output at a
+        time, and handlers do not wait for these calls. All of them have ended when this coroutine returns. If the
+        coroutine is cancelled, the consumer stops without draining, and the running call of `on_output` is cancelled.
         """
         spec = HandlerSpec(handler, batches, sends=True, on_output=on_output)
         if on_output is None or not is_coroutine_function(on_output):
@@ -285,9 +288,9 @@ class ParallelConsumer:
     def results(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> ResultStream[Any]:
         """Do what `run` does, and return the handler's results as a stream for `for` or `async for`.
 
-        The consumer runs while the caller iterates. A record is done when the caller requests the next result. So if
-        the caller leaves the loop before that, the next run repeats the record. Leaving the loop stops the consumer.
-        With `batches`, the handler is called with batches, as for `run`, and each batch has one result.
+        The consumer runs while the caller iterates. A record is done when the caller requests the next result. If the
+        caller leaves the loop before that, the next run handles the record again. Leaving the loop stops the consumer.
+        With `batches`, the handler is called with batches, as in `run`, and each batch has one result.
         """
         spec = HandlerSpec(handler, batches)
         is_async = is_coroutine_function(self._parts.handler(spec))
@@ -301,12 +304,12 @@ class ParallelConsumer:
         """Do what `run_and_produce` does, and return the stored outputs as a stream for `for` or `async for`.
 
         The consumer runs while the caller iterates. Each item is a `StoredOutput`: the input, the output, and metadata
-        with topic, partition, offset and timestamp. An output is in the stream once Kafka has stored it and, with
-        transactions, committed it. Its record is done then, even if the caller never takes the output. While the caller
-        has not taken 1,000 outputs, no record starts. Leaving the loop stops the consumer.
+        with topic, partition, offset and timestamp. An output enters the stream once Kafka has stored it and, with
+        transactions, once it is committed. The record is then done, even if the caller never takes the output. While
+        1,000 outputs wait for the caller, no record starts. Leaving the loop stops the consumer.
         """
         spec = HandlerSpec(handler, batches, sends=True)
-        self._parts.handler(spec)  # an invalid handler must raise here, and not only when the iteration begins
+        self._parts.handler(spec)  # an invalid handler must raise an error now, not only when the iteration begins
 
         def produce(on_output: OnOutput, owner: Owner) -> None:
             self._start(replace(spec, on_output=on_output), owner)
@@ -319,8 +322,8 @@ class ParallelConsumer:
 
     async def _start_async(self, spec: HandlerSpec) -> None:
         owner = asyncio.current_task()
-        # The loop's default executor is not used, because it has few threads and the consumer would occupy one of them
-        # for as long as it runs.
+        # The loop's default executor is not used, because it has few threads, and the consumer would occupy one of them
+        # during the whole run.
         running = asyncio.wrap_future(in_background(lambda: self._start(spec, owner)))
         try:
             await asyncio.shield(running)
@@ -339,10 +342,11 @@ class ParallelConsumer:
     def pause(
         self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Start and fetch no records of these partitions, of a topic, of a level, or of all partitions.
+        """Stop starting and fetching records of these partitions, of a topic, of a level, or of all partitions.
 
-        Running handlers continue. A pause lasts until `resume` is called, even if partitions are reassigned meanwhile.
-        A pause of a topic, of a level or of all partitions also applies to partitions that are assigned later.
+        Running handlers continue. A pause lasts until `resume` is called, even if partitions are reassigned in the
+        meantime. A pause of a topic, of a level or of all partitions also applies to partitions that are assigned
+        later.
         """
         self._check_open()
         chosen = self._chosen(partitions, topic, level)
@@ -357,7 +361,7 @@ class ParallelConsumer:
     def resume(
         self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """End a pause. Call this with the arguments with which `pause` was called, or without any to end all pauses."""
+        """End the pause that was begun with the same arguments. Without arguments, end all pauses."""
         self._check_open()
         chosen = self._chosen(partitions, topic, level)
         with self._dispatch.lock:
@@ -406,13 +410,13 @@ class ParallelConsumer:
     # Seeks
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue an assigned partition at this offset. Returns at once.
+        """Continue an assigned partition at this offset. Returns at once. The next commit includes the offset.
 
-        The next commit stores the offset. Records that have not been committed at the time of the seek count as not
-        done, even if their handlers have finished. No record of the partition starts until its running handlers have
-        ended or the `hand_over_timeout` has passed. The results of these handlers are ignored. If the log does not have
-        the offset, the partition continues at the beginning or at the end of the log, whichever is nearer. Raises
-        `ConfigError` if the partition is not assigned to this consumer.
+        Records that are not committed when `seek` is called count as not done, even if their handlers have finished. No
+        record of the partition starts until the running handlers have ended or the `hand_over_timeout` has passed. The
+        results of those handlers are ignored. If the offset is outside the log, the partition continues at the
+        beginning or at the end of the log, whichever is nearer. Raises `ConfigError` if the partition is not assigned
+        to this consumer.
         """
         check_place("offset", offset)
         self._seek([partition], SeekTarget("offset", offset))
@@ -426,9 +430,9 @@ class ParallelConsumer:
         self._seek(partitions, SeekTarget("end"))
 
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue these partitions at their first record with this timestamp or a later one, as `seek` does.
+        """Continue these partitions at the first record with this or a later timestamp, as `seek` does.
 
-        The timestamp is in milliseconds since the epoch. By default all assigned partitions continue there.
+        The timestamp is in milliseconds since the epoch. By default, this applies to all assigned partitions.
         """
         check_place("timestamp", timestamp)
         self._seek(partitions, SeekTarget("time", timestamp))
@@ -440,7 +444,7 @@ class ParallelConsumer:
         self._wake.set()
 
     def request_commit(self) -> None:
-        """Request a commit of the completed records now, before the commit interval has passed. Returns at once."""
+        """Request that completed records are committed now instead of after the commit interval. Returns at once."""
         self._check_open()
         self._commits.request()
         self._wake.set()
@@ -467,7 +471,9 @@ class ParallelConsumer:
         )
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use these credentials for all further logins. If a broker refused the previous ones, log in again at once.
+        """Use these credentials for all further logins.
+
+        If a broker has refused the previous credentials, log in again at once.
 
         Open connections stay open. Any thread can call this. Raises `ConfigError` if librdkafka does not accept the
         credentials.
@@ -479,7 +485,7 @@ class ParallelConsumer:
         change_credentials(self._settings.kafka, username, password)
 
     def forked(self) -> None:
-        """Refuse further use of this copy of the consumer, because its threads do not exist in a forked process."""
+        """Make this copy of the consumer unusable, because its threads do not exist in a forked process."""
         self._is_forked = True
 
     def _check_process(self) -> None:
@@ -496,10 +502,10 @@ class ParallelConsumer:
     def stop(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
         """Make `run` end, and return at once. Handlers and signal handlers can call this.
 
-        With `drain`, running handlers have `timeout` seconds to end, from 0 to `math.inf`. Without `drain`, they are
-        not waited for, and the next run repeats their records. The `timeout` includes the last commits and leaving the
-        groups, which take at most 10 seconds. Completed records are committed in any case. Fetched records that have
-        not started are left for the next run.
+        With `drain`, running handlers have `timeout` seconds to end, from 0 to `math.inf`. Without `drain`, the
+        consumer does not wait for running handlers, and the next run handles their records again. The `timeout`
+        includes the time to commit and to leave the groups, which is at most 10 seconds. In both cases completed
+        records are committed, and fetched records that have not started are left for the next run.
         """
         timeout = checked_timeout(timeout)
         if not self._is_forked:
@@ -511,8 +517,9 @@ class ParallelConsumer:
     def close(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
         """Stop the consumer, as `stop` does, and wait until `run` has ended.
 
-        Do not call this in a handler, because `run` waits for its handlers. In a callback of the consumer it raises
-        `HeadwayError` for the same reason. In a forked process it does nothing.
+        Do not call this in a handler, because `run` would wait for the handler and `close` would wait for `run`. In a
+        callback of the consumer, `close` raises `HeadwayError` for the same reason. In a forked process, `close` does
+        nothing.
         """
         timeout = checked_timeout(timeout)
         if not self._is_forked:
@@ -554,5 +561,8 @@ def _make_engine(
 
 
 def _size(record: ConsumerRecord) -> int:
-    """Estimate the bytes of a record without its headers. The size of the headers is added when they are read."""
+    """Estimate the size of a record without its headers, in bytes.
+
+    The size of the headers is added when they are read.
+    """
     return RECORD_TAKES + len(record.raw_key or b"") + len(record.raw_value or b"")

@@ -1,7 +1,8 @@
-"""The control thread, which fetches, takes part in rebalances and commits. It never runs a handler.
+"""The control thread, which fetches, takes part in rebalances and commits. It never runs handlers.
 
-Executors take jobs from the dispatch by themselves. Between two rounds, the control thread waits on one file
-descriptor, to which librdkafka, the dispatch and `stop` write. So it stays in its group even while all slots are busy.
+Executors take jobs from the dispatch without the control thread. Between two rounds, the control thread waits on one
+file descriptor, to which librdkafka, the dispatch and `stop` write. So the member stays in its group even while all
+slots are busy.
 """
 
 import logging
@@ -29,15 +30,15 @@ from headway.settings.config import ParallelSettings
 
 log = logging.getLogger(__name__)
 
-# The longest waits between two rounds, in seconds. The shorter wait is used while records are buffered. If the buffer
-# is full, nothing is fetched, so no arriving record wakes this thread, but it must still take part in rebalances.
+# The longest waits between two rounds, in seconds. The shorter one applies while records are buffered: if the buffer is
+# full, nothing is fetched, so no arriving record wakes this thread, but the thread must still take part in rebalances.
 _SERVE_EVERY = 0.1
 _ROUND_EVERY = 1.0
-# The minimum number of seconds that the commit of a hand-over, and `on_revoke`, are given, even if the handlers have
-# used up the whole hand-over timeout.
+# The minimum time that the commit and `on_revoke` have in a hand-over, even if the handlers have used up the whole
+# hand-over timeout, in seconds.
 _LEAST_FOR_COMMIT = 1.0
 _LEAST_FOR_CALLBACK = 1.0
-_SEEKS_ANSWERED_WITHIN = 1.0  # seconds to finish seeks at the end of the run
+_SEEKS_ANSWERED_WITHIN = 1.0  # how long unfinished seeks have at the end of the run, in seconds
 
 
 class ControlLoop:
@@ -104,9 +105,9 @@ class ControlLoop:
     def hand_over(self, partitions: Collection[TopicPartition]) -> None:
         """Wait for the running handlers of these partitions, call `on_revoke`, and then commit.
 
-        Meanwhile, records of other partitions are fetched and started, so a hand-over of another level can begin within
-        this hand-over. The inner hand-over must end no later than the outer one, because the group of the outer level
-        waits for both.
+        During the waits, records of other partitions are fetched and started, so a hand-over of another level can begin
+        within this one. The inner hand-over must end no later than the outer one, because the outer level's group waits
+        for both.
         """
         leaving = set(partitions)
         now = time.monotonic()
@@ -114,25 +115,25 @@ class ControlLoop:
         with self._dispatch.lock:
             self._dispatch.engine.retire(leaving)
         try:
-            # The last second of the hand-over is reserved for the commit, or the last quarter of a short hand-over.
+            # The last second of the hand-over is reserved for the commit. In a short hand-over, it is the last quarter.
             reserved = min(_LEAST_FOR_COMMIT, (self._hand_over_until - now) / 4)
             self._wait_for_handlers(leaving, self._hand_over_until - reserved)
-        finally:  # completed records are committed even if Ctrl-C ends the wait
+        finally:  # if Ctrl-C ends the wait, completed records must be committed nevertheless
             self._dispatch.unwatch()
             try:
                 if self._call_on_revoke(leaving, self._hand_over_until, serves_others=True):
                     self._commit(leaving, max(self._hand_over_until, time.monotonic() + _LEAST_FOR_COMMIT))
             finally:
                 self._hand_over_until = before
-                self._wake.set()  # the wait may have consumed a wake-up that was meant for another level
+                self._wake.set()  # the wait might have consumed a wake-up that was meant for another level
 
     def _call_on_revoke(self, partitions: Collection[TopicPartition], until: float, *, serves_others: bool) -> bool:
-        """Call `on_revoke`, and wait until it has returned. Returns whether to commit.
+        """Call `on_revoke`, and wait until the call has returned. Returns whether the caller can commit.
 
-        With `serves_others`, records of other partitions are fetched and started meanwhile.
+        With `serves_others`, records of other partitions are fetched and started during the wait.
 
-        The wait ends at the time `until`, but lasts at least a second if necessary. Attempts that are still running are
-        abandoned first, so that no record is completed after the call has begun.
+        The wait ends at the time `until`, or after one second if that is later. Attempts that are still running are
+        abandoned before the call, so that no record is completed after the call has begun.
         """
         if self.callbacks.has_on_revoke:
             self._dispatch.give_up_running(partitions)
@@ -156,8 +157,8 @@ class ControlLoop:
     def _commit(self, leaving: Collection[TopicPartition], until: float) -> None:
         """Commit the completed records of these partitions.
 
-        Meanwhile, records of other partitions are fetched and started. If that raises an error, the error is raised
-        only after the commit.
+        During the commit, records of other partitions are fetched and started. If fetching raises an error, this method
+        raises the error only after the commit.
         """
         self._hand_over_until = until = min(until, self._leaves_until)
         raised: BaseException | None = None
@@ -193,8 +194,8 @@ class ControlLoop:
     def leave(self, until: float) -> None:
         """Abandon the running handlers, and call `on_revoke` for all partitions.
 
-        Waits for `on_revoke` until this time, but at least a second. The caller must then call `commit_last` to commit
-        the completed records.
+        Waits for `on_revoke` until the given time, or for one second if that is later. Afterwards, the caller must call
+        `commit_last` to commit the completed records.
         """
         self._dispatch.abandon()
         called_until, self._hand_over_timeout = min(until, time.monotonic() + self._hand_over_timeout), 0.0
@@ -203,11 +204,14 @@ class ControlLoop:
         try:
             may_commit = self._call_on_revoke(partitions, called_until, serves_others=False)
         finally:
-            if not may_commit:  # `on_revoke` failed or was late, or Ctrl-C ended the wait
+            if not may_commit:  # `on_revoke` has raised or was late, or Ctrl-C has ended the wait
                 self.fetching.let_go(partitions)
 
     def commit_last(self, until: float) -> None:
-        """Commit the completed records of all partitions. Waits for answers until this time, or at least a second."""
+        """Commit the completed records of all partitions.
+
+        Waits until the given time, or for one second if that is later.
+        """
         now = time.monotonic()
         self.fetching.move_sought(min(until, now + _SEEKS_ANSWERED_WITHIN))
         self._leaves_until = max(until, now + _LEAST_FOR_COMMIT)
@@ -216,5 +220,5 @@ class ControlLoop:
         self.commits.forget()
 
     def wait_for_callbacks(self, until: float) -> None:
-        """Wait for running callbacks until this time, or at least a second."""
+        """Wait for running callbacks until the given time, or for one second if that is later."""
         self.callbacks.wait(max(_LEAST_FOR_CALLBACK, until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Sends records that failed for good to the dead-letter topic. Headers describe the failure."""
+"""Sends records that failed for good to the dead-letter topic. Headers of each dead letter describe the failure."""
 
 import contextlib
 import logging
@@ -21,7 +21,8 @@ from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 
-# librdkafka reports that a topic does not exist after this many milliseconds, instead of its default of half a minute.
+# How long a topic must be missing before librdkafka reports that it does not exist, in milliseconds. The default of
+# librdkafka is half a minute.
 _MISSING_AFTER = 1_000
 _WITHOUT_KEY = (
     ". If the topic is compacted (cleanup.policy=compact), it refuses records without a key. Set cleanup.policy to "
@@ -30,18 +31,18 @@ _WITHOUT_KEY = (
 
 
 def most_bytes(*settings: Config) -> int:
-    """Return `message.max.bytes` for a client that sends dead letters. It is at least `MOST_BYTES`."""
+    """Return the value of `message.max.bytes` for a client that sends dead letters, which is at least `MOST_BYTES`."""
     key = "message.max.bytes"
     return max(MOST_BYTES, *(whole_number(key, each[key]) for each in settings if key in each), 0)
 
 
 class LetterTopic:
-    """The dead-letter topic of a group. It makes dead letters, and finds reasons why they cannot be stored.
+    """The dead-letter topic of a group. Makes dead letters, and finds the reasons why they cannot be stored.
 
     Args:
         name: The name of the topic.
-        config: The settings of the connection. The credentials in it can change.
-        group: The consumer group, which the headers of each dead letter name.
+        config: The settings of the connection, in which the credentials can change.
+        group: The name of the consumer group, which is stored in the headers of each dead letter.
         most: The maximum number of bytes of a dead letter.
     """
 
@@ -56,7 +57,7 @@ class LetterTopic:
         return connection_of(self._config)
 
     def letter(self, attempt: RecordAttempt, error: BaseException, reason: str) -> OutgoingRecord:
-        """Make a dead letter. It has the key, value and headers of the record, and headers about the failure."""
+        """Make a dead letter with the key, value and headers of the record, and with headers about the failure."""
         headers = letter_headers(self.name, attempt, error, reason, group=self._group)
         record = attempt.record
         # The record's timestamp is not copied, because retention could delete an old record before anyone reads it.
@@ -65,8 +66,8 @@ class LetterTopic:
     def why_not_stored(self, known_within: float = 0.0) -> str | None:
         """Return a sentence that explains why dead letters cannot be stored, or None if no reason is known.
 
-        If the topic does not exist, it is looked up again for `known_within` seconds, because a broker might not know a
-        topic that was created a moment ago. Raises `KafkaError` if no broker answers.
+        If the topic does not exist, the lookup is repeated for `known_within` seconds, because a broker might not have
+        the metadata of a topic that was created a moment ago. Raises `KafkaError` if no broker answers.
         """
         admin = Admin(self.connection())
         return admin.why_not_writable(self.name, known_within) or why_not_kept(
@@ -74,9 +75,9 @@ class LetterTopic:
         )
 
     def require_writable(self) -> None:
-        """Raise `ConfigError` if the topic does not exist, is not writable, or would not keep dead letters.
+        """Raise `ConfigError` if the topic does not exist, cannot be written to, or would not keep dead letters.
 
-        If no broker answers, this is only logged, so that the run can begin nevertheless.
+        If no broker answers, a message is logged instead, so that the run can begin nevertheless.
         """
         try:
             reason = self.why_not_stored(MISSING_TOPIC_COMES_WITHIN)
@@ -91,8 +92,7 @@ class DeadLetters:
     """Sends dead letters, and reports whether Kafka has stored or refused them.
 
     After a refusal, a thread checks the topic at growing intervals, and no dead letter is sent until a check succeeds.
-    If letters were sent without such a check, each could occupy its slot for as long as librdkafka waits for a missing
-    topic.
+    Without these checks, each dead letter could occupy its slot for as long as librdkafka waits for a missing topic.
     """
 
     def __init__(self, topic: LetterTopic, reports: Reports) -> None:
@@ -133,7 +133,7 @@ class DeadLetters:
     def _why_not(self) -> str | None:
         """Return a sentence that explains why dead letters cannot be stored now, or None if no reason is known."""
         try:
-            # This request lets the client notice that a topic which was missing exists now.
+            # With this request, the client notices if a topic that was missing exists now.
             self._client.partitions(self._topic.name, PARTITIONS_TOLD_WITHIN)
             return self._topic.why_not_stored()
         except HeadwayError as error:
@@ -153,7 +153,7 @@ class DeadLetters:
 
         try:
             client.produce(letter, report)
-        except Exception as refused:  # whatever the error is, the letter is not stored
+        except Exception as refused:  # whatever the error is, the dead letter has not been stored
             self._not_stored(attempt, str(refused))
 
     def _produce_alone(
@@ -199,9 +199,9 @@ class DeadLetters:
             client.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for letters in flight, and close the clients.
+        """Wait up to `timeout` seconds for dead letters in flight, and close the clients.
 
-        A record whose letter has not been stored by then is not done, so the next run handles it again.
+        If a dead letter has not been stored by then, its record is not done, so the next run handles the record again.
         """
         deadline = time.monotonic() + timeout
         self._checking.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Encodes outputs with a due time when a handler returns them, and chooses their delay topics when they are sent."""
+"""Encodes outputs with a due time when a handler returns them. Chooses their delay topics when they are sent."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ from headway.settings.connection_settings import connection_of
 
 
 class DelayedOutputs:
-    """Encodes outputs that are due later, and chooses their delay topics.
+    """Encodes outputs that are due later, and chooses the delay topic of each.
 
     The scheduler's topics are looked up in Kafka when the first output is placed.
 
@@ -43,10 +43,10 @@ class DelayedOutputs:
         self._making = threading.Lock()
 
     def encode(self, record: ProducerRecord) -> Encoded:
-        """Encode an output in the form in which it is stored. Raises the errors of `Scheduler.send_later`.
+        """Encode an output for its delay topic. Raises the same errors as `Scheduler.send_later`.
 
-        The times in it are those of this machine's clock, because the brokers' time might not be known yet. `place`
-        corrects them.
+        The encoded times come from this machine's clock, because the brokers' time might not be known yet. `place`
+        corrects these times.
         """
         check_later(record.topic, record.due, record.timestamp, record.id, record.if_pending)
         now = time.time()
@@ -63,11 +63,11 @@ class DelayedOutputs:
         return schedule, value, key, headers
 
     def may_wait(self, schedule: Schedule) -> bool:
-        """Return whether `place` might have to wait until delay topics have been looked up or created."""
+        """Return whether `place` might block because delay topics must first be looked up or created."""
         return self._choice is None or self._choice.may_wait(schedule.due - time.time() * 1000)
 
     def place(self, output: HandlerOutput) -> None:
-        """Set the delay topic and partition of an output with a schedule.
+        """If the output has a schedule, set its delay topic and partition.
 
         Raises `KafkaError` if the delay topics do not exist and cannot be created.
         """
@@ -87,7 +87,10 @@ class DelayedOutputs:
 
 
 def _correct(output: HandlerOutput, schedule: Schedule, by: int, times: SchedulingTimes) -> None:
-    """Add milliseconds to the times of an output, except for times that the handler gave as a `datetime`."""
+    """Add `by` milliseconds to the times of an output.
+
+    A due time that the handler gave as a `datetime` stays unchanged.
+    """
     output.is_by_brokers_clock = True
     record = output.returned
     if record is None:

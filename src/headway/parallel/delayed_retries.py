@@ -1,4 +1,4 @@
-"""Stores records that will be retried much later as schedules in Kafka, so that they take no memory meanwhile."""
+"""Stores records that will be retried much later as schedules in Kafka, so that they take up no memory until then."""
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class ScheduleReports(Reports, Protocol):
-    """Receives reports about records that will be retried later."""
+    """Receives the reports about records that were sent as schedules."""
 
     def not_scheduled(self, attempt: RecordAttempt, error: BaseException) -> None:
         """Report that the record can never be scheduled with the delay that its handler gave."""
@@ -30,8 +30,8 @@ class ScheduleReports(Reports, Protocol):
 class DelayedRetries:
     """Stores records as schedules, in a separate thread.
 
-    The thread is needed because the first record must wait until the scheduler's topics have been looked up, and the
-    event loop of async handlers must not block for that time.
+    A separate thread is needed because the first record must wait until the scheduler's topics have been looked up, and
+    this must not block the event loop of async handlers.
     """
 
     def __init__(self, config: Config, group: str, scheduler: str, reports: ScheduleReports) -> None:
@@ -45,9 +45,9 @@ class DelayedRetries:
         self._pause = Postponement(reports, _warn)
 
     def send(self, attempt: RecordAttempt, error: BaseException, delay: Any) -> None:
-        """Store a record, so that it is delivered to its partition again after a delay.
+        """Store a record as a schedule, so that the record is delivered to its partition again after a delay.
 
-        A header of the stored record has the history of its failed attempts.
+        A header of the stored record contains the history of the failed attempts.
         """
         sending = self._thread.submit(self._send, attempt, error, delay)
         self._sending.add(sending)
@@ -60,7 +60,7 @@ class DelayedRetries:
             cause = librdkafka_error(error) if isinstance(error, HeadwayError) else None
             if error is None:
                 self._reports.stored(attempt)
-            elif cause is not None and is_too_large(cause):  # the record would be too large at the next try, too
+            elif cause is not None and is_too_large(cause):  # at the next try, the record would still be too large
                 self._reports.not_scheduled(attempt, _refused(error))
             else:
                 self._pause.refused(attempt, str(error))
@@ -79,7 +79,7 @@ class DelayedRetries:
                 partition=record.partition,
                 on_stored=report,
             )
-        except BaseException as error:  # whatever the error is, a record that cannot be stored must give back its slot
+        except BaseException as error:  # a record that cannot be stored must give back its slot, whatever the error is
             if _is_transient(error):
                 self._pause.refused(attempt, str(error))
             else:
@@ -94,7 +94,7 @@ class DelayedRetries:
     def close(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for schedules in flight, and close the scheduler.
 
-        A record that has not been stored by then is not done, so the next run handles it again.
+        A record that has not been stored by then is not done, so the next run handles that record again.
         """
         left_over = time_left_of(timeout)
         wait(list(self._sending), left_over())
@@ -105,14 +105,14 @@ class DelayedRetries:
 
 def _warn(reason: str) -> None:
     log.warning(
-        "Records that must be retried later cannot be stored now. They wait and are not handled meanwhile. The reason: "
+        "Records that must be retried later cannot be stored now. These records wait and are not handled. The reason: "
         "%s",
         reason,
     )
 
 
 def _is_transient(error: BaseException) -> bool:
-    """Return whether storing the record can succeed later, because a broker, topic or permission is missing now."""
+    """Return whether storing the record can succeed later, because only a broker, topic or permission is missing."""
     if not issubclass(type(error), KafkaError):
         return False
     cause = librdkafka_error(error)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Brings records from Kafka into the engine. It fetches on demand, takes part in rebalances, and reads offset maps."""
+"""Brings records from Kafka into the engine: fetches on demand, takes part in rebalances, and reads offset maps."""
 
 import logging
 import re
@@ -31,14 +31,15 @@ from headway.runtime.gc_pause import GcPause
 
 log = logging.getLogger(__name__)
 
-# All times are in seconds.
+# All these times are in seconds.
 _ID_WAITED_FOR = 10.0  # how long a partition whose commit names a topic id waits for the id of its topic
 _TOPICS_LISTED_WITHIN = 10.0  # the longest wait for the list of all topics
-_SEEK_ANSWERED_WITHIN = 1.0  # the wait for the first request for an offset; it doubles with each further request
-_SEEK_ANSWERED_AT_MOST_WITHIN = 60.0  # the longest wait for a request for an offset
+# How long to wait for the answer to the first request for an offset; doubled for each further request.
+_SEEK_ANSWERED_WITHIN = 1.0
+_SEEK_ANSWERED_AT_MOST_WITHIN = 60.0  # the longest wait for the answer to a request for an offset
 _CHECK_ANSWERS_EVERY = 0.01  # the time between two checks for answers at the end of the run
-# If adding a partition to the engine fails, the pause before the next try is ten times as long as the failed try was.
-# So failing requests to a dead broker take at most a tenth of the control thread's time.
+# If adding a partition to the engine fails, the pause before the next try is this many times as long as the failed try.
+# So requests to a dead broker take at most a tenth of the control thread's time.
 _PAUSE_FACTOR = 10
 _LEAST_PAUSE = 0.2  # the shortest pause before the next try
 _address = attrgetter("kafka_topic", "partition")
@@ -47,15 +48,16 @@ _is_of_mirrors = re.compile(r".+[.]checkpoints[._-]internal").fullmatch
 
 @dataclass(slots=True)
 class _Starting:
-    """A partition that is not in the engine yet, because it was just assigned or has an unfinished seek."""
+    """A partition that is not in the engine yet, because it has just been assigned or has an unfinished seek."""
 
-    came: int | None = None  # the offset of the first record that arrived before the partition was in the engine
+    came: int | None = None  # the offset of the first record that arrived before the partition was added to the engine
     not_before: float = 0.0  # the earliest time of the next try to add the partition to the engine
     target: SeekTarget | None = None  # the target of a seek; None if reading starts at the committed offset
     asked: SeekQuestion | None = None  # the pending request for the target's offset
-    answered_within: float = _SEEK_ANSWERED_WITHIN  # how long to wait for the answer to that request
-    whatever_runs_at: float = 0.0  # the time at which a seek no longer waits for running handlers
-    id_awaited_until: float = 0.0  # the time at which the partition no longer waits for the id of its topic
+    # How long to wait for the answer to the request for the target's offset.
+    answered_within: float = _SEEK_ANSWERED_WITHIN
+    whatever_runs_at: float = 0.0  # when a seek stops waiting for running handlers
+    id_awaited_until: float = 0.0  # when the partition stops waiting for the id of its topic
     is_new: bool = False  # True for a newly assigned partition, whose failed attempts must be read from its commit
 
     def forget(self) -> None:
@@ -66,23 +68,23 @@ class _Starting:
 
 
 class _Known(NamedTuple):
-    """The state of a partition according to its commit: the offset map, and the failed attempts by offset."""
+    """The state of a partition that its commit describes: the offset map, and the failed attempts by offset."""
 
     offsets: OffsetMap
     tried: Mapping[int, Tried] = NOTHING_TRIED
 
 
 class HandOver(Protocol):
-    """The control loop, as seen by `Fetching`."""
+    """The part of the control loop that `Fetching` uses."""
 
     def hand_over(self, partitions: Collection[TopicPartition]) -> None:
         """Wait for the running handlers of partitions that are about to be revoked, and commit."""
 
 
 class Fetching:
-    """Keeps the engine's buffers filled, and tells the engine which partitions are assigned to this consumer.
+    """Keeps the engine's buffers filled, and adds and removes partitions when they are assigned or revoked.
 
-    Partitions that are revoked are first handed over by the control loop.
+    Before a partition is revoked, the control loop hands it over: handlers can end, and their records are committed.
     """
 
     def __init__(
@@ -103,27 +105,29 @@ class Fetching:
         self._callbacks = callbacks
         self._fails_on_invalid_metadata = options.on_invalid_metadata == "fail"
         buffer = options.buffer
-        # Nothing is fetched while this many records are buffered, because a fetch of one record costs as much as a
-        # fetch of many.
+        # While more records than this are buffered, nothing is fetched, because a fetch of one record costs as much as
+        # a fetch of many.
         self._enough = max(1, buffer * 3 // 4)
-        # The maximum number of records of one fetch. It must not be too large, because handlers wait for the GIL while
-        # records are created and received. It must not be too small either, because fast handlers would empty the
-        # buffer before this thread gets the GIL again.
+        # The maximum number of records in one fetch. If it were larger, handlers would wait too long for the GIL while
+        # records are created and received. If it were smaller, fast handlers would empty the buffer before this thread
+        # gets the GIL again.
         self._at_once = max(1, buffer // 2)
-        # The maximum number of buffered records, including those of quiet partitions. It is larger than the buffer, so
-        # that quiet partitions do not have to wait until the records of a flooded partition leave the buffer.
+        # The maximum number of buffered records, including those of quiet partitions. This maximum is larger than the
+        # buffer, so that quiet partitions do not have to wait until records of a flooded partition leave the buffer.
         self._most = buffer * 5 // 4
         self._control = control
         self._tenancy = tenancy
-        self._fetching: set[int] = set()  # levels in a fetch; a hand-over within that fetch fetches only other levels
+        # The levels that are being fetched; a hand-over during that fetch fetches only other levels.
+        self._fetching: set[int] = set()
         self._starting: dict[TopicPartition, _Starting] = {}
         self._rejoining: set[int] = set()  # levels that must join their groups again
-        self._patience = options.hand_over_timeout  # a seek waits this many seconds for running handlers
-        # The following attributes are used only with the lock.
+        self._patience = options.hand_over_timeout  # how long a seek waits for running handlers, in seconds
+        # The following attributes are used only while the lock is held.
         self.pauses = Pauses()
         self._holds = False  # True if the engine holds back paused partitions
         self._sought: dict[TopicPartition, SeekTarget] = {}  # requested seeks that the control thread has not seen yet
-        self._tried: dict[TopicPartition, Mapping[int, Tried]] = {}  # failed attempts on partitions with a seek
+        # The failed attempts on partitions that have an unfinished seek.
+        self._tried: dict[TopicPartition, Mapping[int, Tried]] = {}
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Subscribe the members of all levels, so that they join their groups."""
@@ -132,7 +136,7 @@ class Fetching:
     # Methods for any thread
 
     def seek(self, targets: Mapping[TopicPartition, SeekTarget]) -> None:
-        """Request that partitions continue at these targets. The partitions' uncommitted records count as not done.
+        """Request that partitions continue at these targets. Their uncommitted records then count as not done.
 
         Raises `ConfigError` if a partition is not assigned to this consumer or is about to leave it.
         """
@@ -167,11 +171,11 @@ class Fetching:
     # Methods for the control thread
 
     def fetch(self, now: float, paused: bool) -> bool:
-        """Fetch the records that the engine wants, without waiting. Returns whether Kafka might have more.
+        """Fetch as many records as the engine needs, without waiting. Returns whether Kafka might have more records.
 
-        Rebalances happen within this call. Raises the error of a rebalance callback, and `KafkaError` if a level cannot
-        continue, for example because this client was never permitted to join its group. librdkafka recovers from other
-        errors, so these are only logged.
+        Rebalances take place during this call. Raises the error of a rebalance callback, and `KafkaError` if a level
+        cannot continue, for example because this client was never permitted to join its group. librdkafka recovers from
+        all other errors, so these are only logged.
         """
         self._join_again()
         self._pause_and_resume()
@@ -185,7 +189,7 @@ class Fetching:
 
     @contextmanager
     def _within(self, level: int) -> Iterator[None]:
-        """Mark a level's member as busy, so that a hand-over within the block does not fetch from this member."""
+        """Mark a level's member as busy, so that a hand-over within the `with` block does not fetch from it."""
         together = self._levels.with_same_member([level])
         self._fetching |= together
         try:
@@ -201,14 +205,14 @@ class Fetching:
             return self._engine.state_of(partition)
 
     def give_up(self, level: int) -> None:
-        """Give up the partitions of a level as lost, together with those of all levels that have the same member."""
+        """Give up the partitions of a level, and of all levels with the same group member, as lost."""
         together = self._levels.with_same_member([level])
         with self._lock:
             lost = [partition for partition in self._engine.assigned() if partition.level in together]
         self.lost(lost)
 
     def rejoin(self, level: int) -> None:
-        """Give up a level's partitions, and let its member join the group again as soon as it is not in a fetch."""
+        """Give up a level's partitions. Its member joins the group again when no fetch from the member is running."""
         self.give_up(level)
         self._rejoining.add(level)
 
@@ -224,7 +228,8 @@ class Fetching:
             records = _fetched(member, level, demand, of_quiet, now)
             brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
-            # The engine ignores records of partitions that it does not have, so partitions are added first if possible.
+            # The engine ignores records of partitions that have not been added to it, so partitions are added first if
+            # possible.
             if self._starting:
                 self._begin(level, member, now, first=True)
             with self._lock:
@@ -237,10 +242,10 @@ class Fetching:
         return 0 < len(records) == demand
 
     def _demand(self, paused: bool) -> tuple[list[int], list[int]]:
-        """Return how many records to fetch of each level, and how many of its quiet partitions if that is 0.
+        """Return how many records of each level to fetch, and how many of its quiet partitions if that number is 0.
 
-        Records of quiet partitions are fetched even if a level needs no records, so that they are not delayed by the
-        buffered records of busy partitions.
+        Even if a level needs no records, records of its quiet partitions are fetched, so that the buffered records of
+        busy partitions do not delay them.
         """
         with self._lock:
             if paused:
@@ -254,9 +259,9 @@ class Fetching:
             return wanted, [max(0, self._most - of_level) for of_level in buffered]
 
     def _wanted(self, level: int, demand: int, buffered: int, ready: int) -> int:
-        """Return the number of records to fetch of a level.
+        """Return how many records of a level to fetch.
 
-        If it is 0, set the alarm that wakes the control thread when the level needs records again.
+        If the result is 0, an alarm is set, which wakes the control thread when the level needs records again.
         """
         if buffered > self._enough:
             self._dispatch.alarm(level, self._enough)
@@ -281,19 +286,19 @@ class Fetching:
             partition = of_one[0].topic_partition
             if (start := self._starting.get(partition)) and start.came is None:
                 start.came = of_one[0].offset
-            # If the partition is not in the engine yet, the engine ignores the records.
+            # If the partition has not been added to the engine yet, the engine ignores the records.
             self._engine.receive(partition, of_one, now, brought=brought, tenants=tenants_of_one)
 
     def _pause_and_resume(self) -> None:
-        """Pause the partitions whose records must not be fetched now, and resume all others.
+        """Pause fetching from the partitions whose records must not be fetched now, and resume it for all others.
 
         A partition is paused if it has no buffer space, if the user has paused it, or while its `on_assign` runs.
         """
         with self._lock:
             wanted = self._engine.paused() | self._hold(time.monotonic())
         wanted.update(self._callbacks.awaited())
-        # The members must be asked which partitions are paused. To continue a partition at another offset, a member
-        # unassigns and assigns it again, which keeps it paused.
+        # Only the members have the current set of paused partitions: to continue a partition at another offset, a
+        # member unassigns and reassigns the partition, which stays paused.
         paused = self._levels.paused()
         if wanted != paused:
             for member, partitions in self._levels.chosen(wanted - paused, None).items():
@@ -304,11 +309,11 @@ class Fetching:
     def _begin(self, level: int, member: LevelConsumer, now: float, *, first: bool = False) -> None:
         """Add partitions to the engine, at their committed offsets or at the targets of seeks, if that is possible now.
 
-        After a rebalance the member requests the committed offsets; see `Membership.start_of`. With `first`, a
-        partition is added only if none of its records has arrived yet and there is no seek for it.
+        After a rebalance, the member requests the committed offsets (see `Membership.start_of`). If `first` is true, a
+        partition is added only if none of its records has arrived yet and it has no unfinished seek.
         """
         awaited = self._callbacks.awaited() if self._starting else ()
-        # This must come after `awaited` is computed, because `on_assign` can call `seek` before it returns.
+        # `awaited` must be computed before this call, because `on_assign` can call `seek` before it returns.
         self._take_sought(level, now)
         partitions = [
             partition
@@ -324,7 +329,7 @@ class Fetching:
         for partition in partitions:
             began_at, start, found = time.monotonic(), self._starting[partition], member.membership.start_of(partition)
             if found is None and (not start.target or (start.is_new and now < start.whatever_runs_at)):
-                continue  # the member has no answer yet
+                continue  # Kafka has not sent the committed offset yet
             if found and self._awaits_id(member, partition, found, now):
                 continue
             try:
@@ -335,12 +340,12 @@ class Fetching:
                 if start.target:
                     offset = self._sought_offset(start.target, partition, start, member)
                     if offset is None:
-                        continue  # Kafka has not answered yet
+                        continue  # Kafka has not sent the target's offset yet
                     known = _Known(OffsetMap(offset), known.tried)
                     member.seek(partition, offset)
                 elif start.came is not None:
-                    # Records that arrived too early were ignored, so they must be fetched again. The seek also discards
-                    # an end-of-partition event that has arrived meanwhile.
+                    # The engine has ignored records that arrived before the partition was added, so they must be
+                    # fetched again. The seek also discards an end-of-partition event that has arrived since then.
                     member.seek(partition, start.came)
             except KafkaError as error:
                 log.warning("Reading %s cannot begin yet and will be tried again: %s", partition, error)
@@ -349,10 +354,10 @@ class Fetching:
                 start.not_before = ended_at + max(_LEAST_PAUSE, _PAUSE_FACTOR * (ended_at - began_at))
                 continue
             with self._lock:
-                if partition in self._sought:  # another thread has called `seek` meanwhile
+                if partition in self._sought:  # another thread has called `seek` in the meantime
                     continue
-                # The start of a new partition is committed at once, because a later owner could not see that the
-                # partition was new.
+                # If the partition is new, its start offset is committed at once, because a later owner could not detect
+                # that the partition was new.
                 self._assign(
                     member, partition, known, moved=start.target is not None or member.client.is_new(partition)
                 )
@@ -363,13 +368,14 @@ class Fetching:
         tried = {**known.tried, **self._tried.pop(partition, NOTHING_TRIED)}
         to_come = {offset: each for offset, each in tried.items() if offset >= known.offsets.offset}
         self._engine.assign(partition, known.offsets, moved, log_mark(member.client.topic_id(partition) or ""), to_come)
-        # If the partition is paused, it is held back at once. Otherwise records of the current fetch could start.
+        # If the user has paused the partition, it must be held back at once. Otherwise records of the current fetch
+        # could start.
         if self.pauses.covers(partition):
             self._engine.hold([partition])
             self._holds = True
 
     def _awaits_id(self, member: LevelConsumer, partition: TopicPartition, found: StartOffset, now: float) -> bool:
-        """Return whether a partition must wait for the id of its topic, because its commit names a topic id."""
+        """Return whether a partition must wait for the id of its topic, because its commit contains a topic id."""
         if not found.metadata or member.client.topic_id(partition) or not names_a_log(found.metadata):
             return False
         start = self._starting[partition]
@@ -396,7 +402,7 @@ class Fetching:
         return offset
 
     def _take_sought(self, level: int, now: float) -> None:
-        """Take the requested seeks of a level, so that `_begin` adds their partitions to the engine at the targets."""
+        """Take the requested seeks of a level, so that `_begin` adds the partitions to the engine at the targets."""
         if not self._sought:
             return
         with self._lock:
@@ -409,7 +415,7 @@ class Fetching:
             start.target, start.not_before, start.whatever_runs_at = target, 0.0, now + self._patience
 
     def _runs_on(self, partition: TopicPartition, start: _Starting, now: float) -> bool:
-        """Return whether a partition with a seek must wait for its handlers, so that no record runs twice at once."""
+        """Return whether a seek must wait for the partition's handlers, so that no record runs twice at once."""
         return start.target is not None and now < start.whatever_runs_at and self._dispatch.runs_stale(partition)
 
     # The rebalance callbacks of the levels
@@ -427,7 +433,7 @@ class Fetching:
             self.let_go(partitions)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
-        """Forget lost partitions without a commit, because another member might own them already."""
+        """Forget lost partitions without committing, because another member might already own them."""
         self.let_go(partitions)
         self._callbacks.lost(partitions)
 
@@ -437,9 +443,9 @@ class Fetching:
             return list({*self._engine.assigned(), *self._starting, *self._sought})
 
     def move_sought(self, until: float) -> None:
-        """Carry out unfinished seeks at the end of the run, so that the last commit stores their offsets.
+        """Carry out unfinished seeks at the end of the run, so that the last commit includes their offsets.
 
-        Requests the offsets of all targets from Kafka at once, and waits for the answers until this time.
+        Requests the offsets of all targets from Kafka at the same time, and waits for the answers until the given time.
         """
         with self._lock:
             targets = {partition: start.target for partition, start in self._starting.items() if start.target}
@@ -466,7 +472,7 @@ class Fetching:
     def _move_answered(self, asked: dict[TopicPartition, SeekQuestion]) -> KafkaError | None:
         """Move the partitions whose offsets Kafka has returned, and remove them from `asked`.
 
-        Returns the error if Kafka has refused a request, or None.
+        Returns the error if Kafka has refused a request, and None otherwise.
         """
         for partition, question in list(asked.items()):
             try:
@@ -482,7 +488,7 @@ class Fetching:
         return None
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions, whose uncommitted records then count as not done."""
+        """Forget these partitions. Their uncommitted records then count as not done."""
         with self._lock:
             self._engine.revoke(partitions)
             targets = {partition: self._sought.pop(partition, None) for partition in partitions}
@@ -494,15 +500,15 @@ class Fetching:
                 start.forget()
             if target := targets[partition] or (start and start.target):
                 log.warning(
-                    "%s left this consumer before the seek to %s was carried out. Its next owner will continue it at "
-                    "its last commit.",
+                    "%s left this consumer before the seek to %s was carried out. The partition's next owner will "
+                    "continue at the last commit.",
                     partition,
                     target,
                 )
 
 
 def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now: float) -> list[ConsumerRecord]:
-    """Fetch up to `demand` records from a member. If that is 0, fetch up to `of_quiet` records of quiet partitions.
+    """Fetch up to `demand` records from a member, or up to `of_quiet` records of quiet partitions if `demand` is 0.
 
     In any case, the member takes part in the rebalances of its group.
     """
@@ -515,7 +521,9 @@ def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now:
 
 
 def _known_of(member: LevelConsumer, partition: TopicPartition, found: StartOffset, *, fails: bool) -> _Known:
-    """Return the state of a partition according to its commit. An offset map that is not valid for its log is dropped.
+    """Return the state of a partition that its commit describes.
+
+    An offset map that is not valid for the log is dropped.
 
     Without a commit, the state begins at offset 0, because the engine skips offsets that never arrive. With `fails`,
     raises `OffsetMapError` instead of dropping a map.
@@ -545,9 +553,9 @@ def _known_of(member: LevelConsumer, partition: TopicPartition, found: StartOffs
 def _refuse_if_mirrored(member: LevelConsumer) -> None:
     """Raise `OffsetMapError` if MirrorMaker 2 might have copied a commit from another cluster.
 
-    A map of the Java parallel consumer does not name the log that it was made for. MirrorMaker 2 translates the offset
-    of a commit but copies its map unchanged, so the map can be wrong. If this cluster has a topic for MirrorMaker's
-    checkpoints, every map without a trailer might have been copied in this way.
+    A map that the Java parallel consumer wrote does not contain the id of the topic that it was made for. MirrorMaker 2
+    translates the offset of a commit but copies its map unchanged, so the map can be wrong. If this cluster has a topic
+    for MirrorMaker's checkpoints, every map without a trailer might have been copied in this way.
     """
     topics = member.client.topics(None, _TOPICS_LISTED_WITHIN)
     if checkpoints := next(filter(_is_of_mirrors, topics), None):

@@ -1,9 +1,9 @@
-"""Computes a member's share of its group's rate limits.
+"""Computes one member's share of the rate limits of its group.
 
-The share is the member's number of partitions, divided by the number of all partitions of the subscription in Kafka. A
-partition never has two owners, so the group stays within its limit when members join or leave, even if the members
-cannot reach each other. A member lends the part of its share that it does not need to other members, and borrows from
-them; see `core/rate_loans.py`.
+A member's share is the number of its partitions divided by the number of all partitions of the subscribed topics. No
+partition ever has two owners, so the group stays within its limit when members join or leave, even if the members
+cannot exchange messages. A member lends whatever it does not need of its share to other members, and can borrow from
+them (see `core/rate_loans.py`).
 """
 
 import logging
@@ -29,21 +29,23 @@ from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 
-# Seconds between two counts of the subscription's partitions. If the partitions of this member change, it counts at
-# once. So the interval matters only if a topic gets new partitions and all of them are assigned to other members.
+# How often a member counts the partitions of the subscribed topics, in seconds. If the partitions of this member
+# change, it counts at once. So the interval matters only if a topic gets new partitions and all of them are assigned to
+# other members.
 _COUNT_EVERY = 60.0
-_COUNT_AGAIN_AFTER = 1.0  # seconds until the next count after a failed one
+_COUNT_AGAIN_AFTER = 1.0  # how long after a failed count the partitions are counted again, in seconds
 
-# Seconds between two messages. A loan lasts four times as long, so one late or lost message leaves no gap.
+# The time between two messages, in seconds. A loan lasts four times as long, so it does not end if one message is late
+# or lost.
 _LEND_EVERY = 0.5
-_WEIGHT = 0.5  # the weight of the latest interval in the moving average of the usage
-_HEADROOM = 1.1  # the multiple of its usage that a member keeps, because starts are not spread evenly
-_GROWTH = 2.0  # the multiple of its usage that a member requests if records wait
-_CLOSES_WITHIN = 2.0  # the longest wait for the thread at the end of the run, in seconds
+_WEIGHT = 0.5  # the weight of the latest interval in the moving average of a member's usage
+_HEADROOM = 1.1  # a member keeps this many times its usage, because starts are not spread evenly
+_GROWTH = 2.0  # if records are waiting, a member requests this many times its usage
+_CLOSES_WITHIN = 2.0  # how long the end of the run waits for the thread, in seconds
 
 
 class SharedRate(Protocol):
-    """One or more rate limits that the group's members share. This member's share is a number from 0 to 1."""
+    """One or more rate limits that the members of the group share. A member's share is a number from 0 to 1."""
 
     @property
     def is_shared(self) -> bool: ...
@@ -52,10 +54,10 @@ class SharedRate(Protocol):
 
 
 class GroupRate:
-    """Keeps one member's shares of rate limits up to date. It does nothing if no limit is shared.
+    """Keeps one member's shares of the rate limits up to date. If no limit is shared, this object does nothing.
 
     The shares are 0 until the number of partitions is known and all earlier loans have ended. The control thread calls
-    `update`. A separate thread lends and borrows.
+    `update`. A separate thread lends and borrows parts of the shares.
     """
 
     def __init__(
@@ -85,18 +87,19 @@ class GroupRate:
         self._loans = Loans(uuid.uuid4().hex)
         self._messages = RateMessages(lambda: connection_of(config), group, self._changed.set)
         self._used: dict[str, float] = {}  # the average usage of each rate, as a fraction of the rate
-        # For each rate with waiting records: the fraction that they need, and the time until which it is remembered.
+        # For each rate with waiting records: which fraction of the rate they need, and how long this need is
+        # remembered.
         self._waited: dict[str, tuple[float, float]] = {}
         self._applied: tuple[float, Mapping[str, float]] = 0.0, {}
         for rate in self._rates:
             rate.share(0.0, time.monotonic(), {})
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
-        """Compute the shares from the number of partitions of these topics."""
+        """Set the topics from whose number of partitions the shares are computed."""
         self._subscriptions = subscriptions
 
     def update(self, now: float) -> None:
-        """Adapt the share to the partitions that are assigned to this member now. This never blocks."""
+        """Adapt the share to the partitions that are currently assigned to this member. Never blocks."""
         if not self._rates:
             return
         assigned = sum(len(level.membership.assigned) for level in self._levels)
@@ -114,7 +117,7 @@ class GroupRate:
             self._share = share
             self._changed.set()
             log.info(
-                "This member has %d of %s partitions, and so the same fraction of the rate limits.",
+                "This member has %d of %s partitions, and gets the same fraction of the rate limits.",
                 assigned,
                 self._total,
             )
@@ -134,7 +137,7 @@ class GroupRate:
             while not self._ended:
                 try:
                     self._lend_until_ended()
-                except Exception:  # the thread must continue, because without it a borrowed rate would be used forever
+                except Exception:  # if the thread ended, this member would use a borrowed rate forever
                     log.exception("Sharing the rate limits raised an unexpected error. It will be tried again.")
                     time.sleep(_LEND_EVERY)
         finally:
@@ -156,7 +159,7 @@ class GroupRate:
             if now >= lent_at + _LEND_EVERY:
                 message_to_others = self._loans.next_message(self._needs(now - lent_at, now), now)
                 lent_at = now
-            # A member must stop using what it lends before the borrower gets the message.
+            # A member must stop using a lent fraction before the borrower gets the message.
             self._apply(now)
             if message_to_others is not None:
                 self._messages.say(message_to_others)
@@ -166,7 +169,7 @@ class GroupRate:
     def _needs(self, seconds: float, now: float) -> dict[str, Need]:
         """Return the fraction of each rate that this member needs.
 
-        This is the member's usage with some headroom, or more if records are waiting.
+        The need is the member's usage plus some headroom, and more if records are waiting.
         """
         with self._dispatch.lock:
             ready = sum(self._dispatch.engine.ready)
@@ -177,8 +180,8 @@ class GroupRate:
             if waiting:
                 self._waited[name] = waiting, now + LEASE
             elif name in self._waited:
-                # The need of waiting records is remembered for as long as a loan lasts, because more records can arrive
-                # after a moment in which none wait.
+                # If no record is waiting at the moment, the need of earlier waiting records is remembered for as long
+                # as a loan lasts, because more records can arrive soon.
                 waiting, until = self._waited[name]
                 if now >= until:
                     del self._waited[name]
@@ -224,7 +227,7 @@ class GroupRate:
 
 
 def partitions_of(subscriptions: Sequence[LevelSubscription], partitions: Mapping[str, int]) -> int:
-    """Count the partitions of all subscribed topics. `partitions` has the number of partitions of each topic in Kafka.
+    """Count the partitions of all subscribed topics. `partitions` maps each topic in Kafka to its number of partitions.
 
     >>> partitions_of([LevelSubscription(["a-0"], "-0"), LevelSubscription(["^(b.*)-1$"], "-1")], {"a-0": 6, "bc-1": 4})
     10

@@ -1,4 +1,4 @@
-"""The outputs of handlers in the form in which they are sent."""
+"""The outputs of handlers in the form that is sent to Kafka."""
 
 from headway.core.delay.schedule import Schedule
 from headway.core.outgoing_record import OutgoingRecord
@@ -8,11 +8,11 @@ from headway.records.record_types import ProducerRecord
 
 
 class HandlerOutput(OutgoingRecord, kw_only=True):
-    """An output of a handler, or a dead letter that replaces it, with the job that it belongs to.
+    """An output of a handler, or a dead letter that replaces outputs, with the job that it belongs to.
 
-    `returned` is the record that the handler returned, or None for a dead letter. An output with a `schedule` is due
-    later, so it needs a delay topic before it can be sent. Until `is_by_brokers_clock` is True, its times are those of
-    this machine's clock.
+    `returned` is the record that the handler returned, or None for a dead letter. If the output has a `schedule`, it is
+    due later, and its delay topic must be chosen before it can be sent. Until `is_by_brokers_clock` is True, the times
+    of the schedule come from this machine's clock.
     """
 
     job: Job
@@ -22,12 +22,12 @@ class HandlerOutput(OutgoingRecord, kw_only=True):
 
     @property
     def level(self) -> int:
-        """The level of the records that the output was made from."""
+        """The level of the records from which the output was made."""
         return self.job[0].level
 
 
 def size_of_output(output: HandlerOutput) -> int:
-    """Estimate the bytes that an output takes in memory.
+    """Estimate how many bytes of memory an output takes.
 
     The fields count twice, because librdkafka has a copy of them while the output is being sent.
     """

@@ -1,4 +1,4 @@
-"""The declaration of a handler: the function, its batch sizes, and what happens with its return values."""
+"""The declaration of a handler: the function, the sizes of its batches, and what happens with its return values."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +14,14 @@ from headway.parallel.outputs import OnOutput
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
-    """A handler as the user declared it.
+    """A handler in the form that the user declared.
 
     Args:
         handler: The handler, with or without a second parameter for the context.
         batches: The sizes of batches, if the handler takes batches.
-        sends: True if the records that it returns or yields are sent.
+        sends: True if records that the handler returns or yields must be sent.
         on_output: A function that is called for each stored output.
-        receiver: Receives the handler's return values if they are not sent.
+        receiver: Receives the handler's return values if they are not sent to Kafka.
     """
 
     handler: Handler | BatchHandler
@@ -31,11 +31,11 @@ class HandlerSpec:
     receiver: ResultReceiver | None = None
 
     def checked(self, executor: str | None) -> WithContext:
-        """Return the handler in the form in which executors call it.
+        """Return the handler in the form that executors call.
 
-        The result takes a record and its context, or with batches a list of each, and returns yielded outputs as a
-        list. Raises `ConfigError` for a handler or an `on_output` that cannot be called with its arguments, and for a
-        handler that the executor cannot run.
+        The resulting function takes a record and its context, or for batches a list of each. If the handler yields
+        outputs, the function returns them as a list. Raises `ConfigError` if the handler or `on_output` cannot be
+        called with the arguments that it would get, or if the executor cannot run the handler.
         """
         if self.batches is None:
             handle = with_context(self.handler)

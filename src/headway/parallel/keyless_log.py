@@ -1,8 +1,8 @@
-"""Warns, once in a run, if slots are idle because records without a key are handled one at a time.
+"""Warns once in a run if slots are idle because records without a key are handled one at a time.
 
-With `Ordering.KEY`, all records of a partition that have no key share one lane, because Kafka keeps their order. So if
-a user sends records without keys because their order does not matter, each partition handles only one record at a time,
-whatever `max_concurrency` is.
+With `Ordering.KEY`, all records of a partition that have no key share one lane, because Kafka guarantees their order.
+So if a user omits the keys because the order does not matter, only one record of each partition is handled at a time,
+even if `max_concurrency` is large.
 """
 
 import logging
@@ -12,21 +12,22 @@ from headway.execution.dispatch import Dispatch
 
 log = logging.getLogger(__name__)
 
-_CHECK_EVERY = 1.0  # seconds between two checks
-# This many checks in a row must find idle slots. A single one can happen at the moment when a fetched batch runs out.
+_CHECK_EVERY = 1.0  # the time between two checks, in seconds
+# How many checks in a row must find idle slots before the warning. A single check can find idle slots by chance, at the
+# moment when the fetched records run out.
 _WARN_AFTER = 3
 
 
 class KeylessLog:
-    """Checks for idle slots once a second. It is made only for runs with `Ordering.KEY` and more than one slot."""
+    """Checks for idle slots once a second. Used only in runs with `Ordering.KEY` and more than one slot."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
         self._check_at = 0.0
-        self._seen = 0  # checks in a row that found idle slots
+        self._seen = 0  # how many checks in a row have found idle slots
 
     def check(self, now: float) -> None:
-        """Warn if at least half of the slots have been idle for some seconds while records without a key waited."""
+        """Warn if for some seconds at least half of the slots have been idle while records without a key waited."""
         if now < self._check_at:
             return
         self._check_at = now + _CHECK_EVERY

@@ -1,8 +1,8 @@
 """The options of a parallel consumer: their names, types, defaults and checks.
 
-`ParallelConsumer` and `@worker` take the options as keywords. Type checkers can read the types of keywords only from a
-`TypedDict`, so there is a `TypedDict` in addition to the dataclass. A test compares the two classes with each other,
-and with the docstring of `ParallelConsumer`, which explains each option to users.
+`ParallelConsumer` and `@worker` take the options as keywords. The dataclass has a `TypedDict` beside it, because a
+`TypedDict` is the only way to give type checkers the types of the keywords. A test compares the two classes with each
+other and with the docstring of `ParallelConsumer`, which explains each option to users.
 """
 
 import dataclasses
@@ -50,14 +50,15 @@ OnExpired = Literal["drop", "dead_letter"]
 OnInvalidMetadata = Literal["warn", "fail"]
 F = TypeVar("F", bound=Callable[..., Any])
 
-_LEAST_BUFFER = 1000  # the smallest default of `buffer_records`; a fetch costs the same for one record as for many
+# The minimum default of `buffer_records`, because a fetch costs the same for one record as for many.
+_LEAST_BUFFER = 1000
 _LEAST_MEMORY = 2**20  # the smallest allowed `buffer_memory`, in bytes
 # The default intervals between commits, in seconds.
 _COMMIT_EVERY: dict[CommitMode, float] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}
 
 
 class ParallelOptionsDict(TypedDict, total=False):
-    """The options as keywords, for type checkers and editors. `ParallelOptions` has their defaults."""
+    """The options as keywords, for type checkers and editors. `ParallelOptions` contains their defaults."""
 
     ordering: Ordering | OrderingName
     max_concurrency: int
@@ -89,7 +90,7 @@ class ParallelOptionsDict(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelOptions:
-    """The options of a parallel consumer with their defaults. `ParallelConsumer` explains each option.
+    """The options of a parallel consumer and their defaults. The docstring of `ParallelConsumer` explains each option.
 
     Raises `ConfigError` if an option is outside its allowed range or contradicts another option.
     """
@@ -108,7 +109,7 @@ class ParallelOptions:
     retries: Retries | None = None
     dead_letter_topic: str | None = None
     commit_mode: CommitMode = "async"
-    producer_config: Config | None = field(default=None, repr=False)  # not in the repr, because it can hold secrets
+    producer_config: Config | None = field(default=None, repr=False)  # not in the repr, because it can contain secrets
     hand_over_timeout: float = 10.0
     queue_time_warning: float | None = None
     on_invalid_metadata: OnInvalidMetadata = "warn"
@@ -125,7 +126,7 @@ class ParallelOptions:
     def of(cls, options: Mapping[str, Any], taker: str = "ParallelConsumer", others: Collection[str] = ()) -> Self:
         """Make an object with these options, and with the defaults of all other options.
 
-        Raises `ConfigError` for an unknown name. The error suggests a similar option, or a similar name in `others`.
+        Raises `ConfigError` for an unknown name. If an option or a name in `others` is similar, the error suggests it.
         """
         known = {each.name for each in dataclasses.fields(cls)}
         for name in options.keys() - known:
@@ -197,7 +198,7 @@ class ParallelOptions:
             raise ConfigError("tenant_weights is set, but there is no tenant. Set tenant, as in tenant='key'.")
 
     def check_with(self, settings: ParallelSettings) -> None:
-        """Raise `ConfigError` if options contradict the settings, or each other with this number of levels."""
+        """Raise `ConfigError` if options contradict the settings, or cannot be used with this number of levels."""
         outputs = self.outputs.kafka
         if self.commit_mode != "transactional":
             if "transactional.id" in outputs:
@@ -206,15 +207,15 @@ class ParallelOptions:
                     "commit_mode='transactional', or remove transactional.id."
                 )
         elif (isolation := settings.kafka.get("isolation.level", "read_committed")) != "read_committed":
-            # Another reason is that a new owner of a partition waits for offsets in an open transaction only with
-            # `read_committed`.
+            # `read_committed` is also necessary because otherwise a partition's new owner would not wait for offsets in
+            # an open transaction.
             raise ConfigError(
                 f"commit_mode is 'transactional', but isolation.level is {isolation!r}, so the consumer would read "
                 "records of transactions that can still be aborted. Remove isolation.level."
             )
         for name, value in (("adaptive", self.adaptive), ("rate_limit", self.rate_limit)):
             if self.policy == "capacity_burst" and (settings.levels or 1) > 1 and value:
-                # With fewer records than slots, the highest level would never use up its share of the slots.
+                # If fewer records than slots can run, the highest level never uses up its share of the slots.
                 raise ConfigError(
                     f"policy='capacity_burst' gives each level a share of max_concurrency. With {name}={value}, fewer "
                     "records run, and all of them could be of the highest level. Use policy='fair'."
@@ -230,26 +231,26 @@ class ParallelOptions:
 
     @property
     def buffer(self) -> int:
-        """The number of records of each level that are kept ready."""
+        """How many records of each level are kept ready in memory."""
         return self.buffer_records or max(_LEAST_BUFFER, 4 * self.max_concurrency)
 
     @property
     def all_retries(self) -> Retries:
-        """The retries of the run. Unreadable records are never retried, because they would stay unreadable."""
+        """The retries of the run. An unreadable record is never retried, because it would still be unreadable."""
         retries = self.retries or Retries()
         return dataclasses.replace(retries, fatal=(*retries.fatal, DeserializationError))
 
     def commit_interval(self, settings: ParallelSettings) -> float:
-        """Return the seconds between commits."""
+        """Return the time between two commits, in seconds."""
         return settings.commit_interval or _COMMIT_EVERY[self.commit_mode]
 
     def slots(self, settings: ParallelSettings) -> SlotPolicy:
-        """Return the policy that shares the slots between the levels."""
+        """Return the policy that divides the slots among the levels."""
         levels = settings.levels or 1
         return make_slots(self.policy, self.distributor, levels, self.max_concurrency, max_wait=settings.max_wait)
 
     def tenancy(self) -> Tenancy | None:
-        """Make the tenancy of one consumer. Returns None if the option `tenant` is not set."""
+        """Make the `Tenancy` of one consumer. Returns None if the option `tenant` is not set."""
         if self.tenant is None:
             return None
         return Tenancy(self.tenant, self.tenant_weights, self.tenant_rate_limit)

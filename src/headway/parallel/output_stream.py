@@ -1,7 +1,10 @@
-"""Streams of stored outputs. The caller iterates over them, or gives an `async def` that is called for each output.
+"""Streams of stored outputs.
 
-The record of a stored output is done, whether or not the caller takes the output. So unlike a stream of results, a
-stream of outputs has no influence on what is committed. The stream only slows down the run while too many outputs wait.
+The caller iterates over a stream, or passes an `async def` that is called for each output.
+
+Once an output is stored, its record is done, whether or not the caller takes the output. So unlike a stream of results,
+a stream of outputs does not affect what is committed. A stream of outputs only holds up the run while too many outputs
+wait.
 """
 
 import asyncio
@@ -24,14 +27,14 @@ log = logging.getLogger(__name__)
 
 AsyncOnOutput = Callable[[Any, ProducerRecord, RecordMetadata], Awaitable[Any]]
 
-# The maximum number of outputs that wait for the caller, and of their bytes. A caller that pauses only for moments
-# never reaches these limits.
+# How many outputs can wait for the caller, and how many bytes they can have. If the caller pauses only briefly, these
+# limits are never reached.
 _MOST = 1000
 _MOST_BYTES = 64 * 2**20
 
 
 class StoredOutput(NamedTuple):
-    """An output that Kafka has stored, the record or records that it was made from, and its position in Kafka."""
+    """An output that Kafka has stored, with the record or records that it was made from, and its position in Kafka."""
 
     input: ConsumerRecord | list[ConsumerRecord]
     output: ProducerRecord
@@ -39,11 +42,11 @@ class StoredOutput(NamedTuple):
 
 
 class UntakenOutputs:
-    """Counts the stored outputs that the caller has not taken, and starts no records while there are too many.
+    """Counts the stored outputs that the caller has not taken. While there are too many of them, no record starts.
 
-    The limit is 1,000 outputs, or 64 MiB of outputs and the records that they were made from. Records that are running
-    already, or whose transaction is open, can still add outputs. Records start again when the outputs are down to half
-    of the limit. Any thread can call the methods.
+    The limit is 1,000 outputs, or 64 MiB of outputs and the records that they were made from. Records that are already
+    running, or whose transaction is open, can still add outputs. Records start again when the number of outputs has
+    fallen to half of the limit. Any thread can call the methods.
     """
 
     def __init__(self, dispatch: Dispatch) -> None:
@@ -64,7 +67,7 @@ class UntakenOutputs:
                 self._dispatch.wait_for_outputs(True)
 
     def take(self) -> None:
-        """Stop counting the oldest waiting output, because the caller takes outputs in the order of `add`."""
+        """Stop counting the oldest waiting output. The caller takes outputs in the order in which they were added."""
         with self._lock:
             self._bytes -= self._sizes.popleft()
             if self._waits and len(self._sizes) <= _MOST // 2 and self._bytes <= _MOST_BYTES // 2:
@@ -73,7 +76,10 @@ class UntakenOutputs:
 
 
 def _size_of(stored: StoredOutput) -> int:
-    """Estimate the bytes of a stored output and its inputs. A key or value that is not str or bytes counts as 0."""
+    """Estimate the size of a stored output and its inputs in bytes.
+
+    A key or value that is not str or bytes counts as 0.
+    """
     inputs = stored.input if isinstance(stored.input, list) else [stored.input]
     output = stored.output
     value, key = (field if isinstance(field, str | bytes) else None for field in (output.value, output.key))
@@ -86,11 +92,12 @@ class OutputStream(Stream[StoredOutput]):
     """An iterable and async iterable over stored outputs, in the order in which Kafka stored them.
 
     It can be iterated over only once. The iteration ends when the consumer has stopped and the caller has taken the
-    last output. If an error ended the run, the iteration raises it. If the caller leaves the iteration, the consumer
-    stops. Outputs that the caller has not taken are stored nevertheless.
+    last output. If an error ended the run, the iteration raises that error. If the caller leaves the iteration, the
+    consumer stops; outputs that the caller has not taken remain stored.
 
     Args:
-        produce: A function that runs the consumer, and calls its argument for each stored output.
+        produce: A function that runs the consumer, and calls the function that it gets as argument for each stored
+            output.
         stop: A function that stops the consumer. Its argument is True to drain.
         dispatch: The dispatch, which starts no record while too many outputs wait.
     """
@@ -115,17 +122,17 @@ class OutputStream(Stream[StoredOutput]):
         self._produce(stored, owner)
 
     def handed_out(self, item: StoredOutput) -> StoredOutput:
-        """Count the output as taken, and return it."""
+        """Count this output as taken, and return it."""
         self._untaken.take()
         return item
 
 
 class OutputTasks:
-    """Calls an `async def` for each stored output, one after the other, in a task of the running loop.
+    """Calls an `async def` for each stored output, one call after another, in a task of the running loop.
 
-    The object itself is the `on_output` callback. Any thread can call it, which queues a call of the `async def`. If
-    such a call raises an error, the error is logged, and the next call is made. While too many calls wait, no record
-    starts.
+    The object itself is used as the `on_output` callback: any thread can call it, and each call adds a call of the
+    `async def` to the queue. If the `async def` raises an error, the error is logged, and the next call is made. While
+    too many calls wait, no record starts.
 
     Raises `ConfigError` if the function cannot be called with (input, output, metadata).
     """
@@ -151,14 +158,14 @@ class OutputTasks:
             self._untaken.take()
             try:
                 await self._on_output(*stored)
-            except BaseException as error:  # if the task raised SystemExit, that would end the event loop
+            except BaseException as error:  # includes SystemExit, which would end the event loop if the task raised it
                 if isinstance(error, asyncio.CancelledError) and self._task.cancelling():
                     raise
                 log.exception("The on_output callback for a record of %s raised an error.", stored.output.topic)
 
     async def end(self) -> None:
         """Wait until all calls have ended. If this coroutine is cancelled, the calls are cancelled too."""
-        # `None` ends the task. It is queued through the loop, so that it comes after outputs that other threads have
+        # `None` ends the task. It is added through the loop, so that it is queued after outputs that other threads have
         # passed to the loop.
         self._loop.call_soon(self._waiting.put_nowait, None)
         try:

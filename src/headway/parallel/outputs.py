@@ -1,6 +1,6 @@
-"""Converts the return values of handlers to outputs, and sends these outside transactions.
+"""Converts the return values of handlers to outputs, and sends outputs if the run does not use transactions.
 
-A record is done when all its outputs are stored. For outputs in transactions, see `transactions.py`.
+A record is done when all its outputs are stored. Outputs in transactions are sent by `transactions.py`.
 """
 
 import logging
@@ -31,15 +31,15 @@ log = logging.getLogger(__name__)
 OnOutput = Callable[[Any, ProducerRecord, RecordMetadata], Any]
 """A callback that is called with (input, output, metadata) for each stored output.
 
-The input is the `ConsumerRecord` that the output was made from, or with batches a list of records. The metadata is that
-of the stored output.
+The input is the `ConsumerRecord` that the output was made from, or a list of records for batches. The metadata has the
+position of the stored output.
 """
 
 _MOST_BYTES = 1_000_000  # librdkafka's default for message.max.bytes
 
 
 class HandlerOutputs:
-    """Converts the `ProducerRecord`s that handlers return to outputs, and calls `on_output` for stored outputs."""
+    """Converts the `ProducerRecord`s that handlers return to outputs. Calls `on_output` for each stored output."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class HandlerOutputs:
     def of(self, job: Job, returned: Any) -> list[HandlerOutput]:
         """Convert the return value of a job to outputs.
 
-        Raises an error for a value that is not a record, or that Kafka would certainly refuse. All outputs are checked
-        before the first is sent. So if one of them is invalid, the others are seldom stored.
+        Raises an error if a value is not a record, or if Kafka would certainly refuse it. All outputs are checked
+        before the first one is sent, so that usually none is stored if one of them is invalid.
         """
         if returned is None:
             return []
@@ -103,14 +103,14 @@ class HandlerOutputs:
             )
 
     def _check_target(self, topic: str, partition: int | None) -> None:
-        """Raise `DeliveryError` if it is known that the topic or the partition does not exist."""
+        """Raise `DeliveryError` if the topic or the partition is known not to exist."""
         if partition is not None and not is_partition(partition):
             raise no_partition(partition, topic)
         try:
             count = self._targets.too_few(topic, partition or 0)
         except DeliveryError:
             raise
-        except KafkaError:  # no broker answers, so only the delivery report can show a missing topic
+        except KafkaError:  # no broker answers, so a missing topic will be detected only by the delivery report
             return
         if count == 0:
             raise DeliveryError(f"The topic {topic} of an output does not exist. Create it, or correct its name.")
@@ -129,7 +129,7 @@ class HandlerOutputs:
         where = RecordMetadata(topic, partition, level, offset, timestamp)
         try:
             self._on_output(self._input(output.job), record, where)
-        except BaseException:  # this thread makes all calls of `on_output`, so an error must not end it
+        except BaseException:  # this thread makes all calls of `on_output`, so an error must not end the thread
             log.exception("The on_output callback for a record of %s raised an error.", record.topic)
 
     def _input(self, job: Job) -> ConsumerRecord | list[ConsumerRecord]:
@@ -161,10 +161,10 @@ def _size(field: str, written: object, topic: str) -> int:
 
 
 class Sending:
-    """Sends outputs outside transactions. A job is done if Kafka stores all its outputs. Otherwise it has failed.
+    """Sends outputs without transactions. A job is done if Kafka stores all its outputs. Otherwise the job has failed.
 
-    Outputs whose delay topics must first be looked up or created are sent in a separate thread, because the event loop
-    of async handlers must not block for that time.
+    Outputs whose delay topics must first be looked up or created are sent in a separate thread, because the lookup must
+    not block the event loop of async handlers.
     """
 
     def __init__(self, client: ProducerClient, outputs: HandlerOutputs, dispatch: Dispatch) -> None:
@@ -178,7 +178,8 @@ class Sending:
         """Send the outputs that a handler returned. Returns the next job for the calling thread or task, or None."""
         try:
             outputs = self._outputs.of(job, returned)
-        except BaseException as error:  # if the user's serialiser or iterator raises, the attempt has failed
+        # The user's serialiser or iterator can raise anything, and then the attempt has failed.
+        except BaseException as error:
             return self._dispatch.complete(job, error)
         if not outputs:
             return self._dispatch.complete(job) if job[1:] else self._dispatch.done(job[0])
@@ -197,7 +198,10 @@ class Sending:
         self._outputs.delayed.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for outputs that wait for their delay topics. Later ones are not sent."""
+        """Wait up to `timeout` seconds for outputs that wait for their delay topics.
+
+        Outputs still waiting then are not sent.
+        """
         wait(list(self._waiting), timeout)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -222,7 +226,10 @@ class Sending:
 
 
 class _UnstoredOutputs:
-    """Counts the delivery reports of one job's outputs, and completes the job after the last report. Thread-safe."""
+    """Counts the delivery reports of the outputs of one job, and completes the job after the last report.
+
+    Thread-safe.
+    """
 
     def __init__(self, job: Job, count: int, dispatch: Dispatch) -> None:
         self._job = job
@@ -244,7 +251,7 @@ class _UnstoredOutputs:
 
 
 def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> DeliveryError:
-    """Return the error for a record that was not delivered, according to its delivery report."""
+    """Convert the error in a record's delivery report to the error that the caller gets."""
     if right := client.missing_right(error, topic):
         return DeliveryRefusedError(f"A record for {topic} was not delivered. {right.missing()}")
     return DeliveryError(f"A record for {topic} was not delivered: {error.str()}.")
@@ -253,9 +260,9 @@ def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> Deliver
 def producer_for(
     settings: OutputSettings, connection: Config, transactional_id: str | None, most_bytes: int
 ) -> ProducerClient:
-    """Make the producer for outputs: a transactional one if there is a `transactional_id`, otherwise an idempotent one.
+    """Make the producer for outputs. With a `transactional_id` it is transactional, otherwise only idempotent.
 
-    A transactional producer also sends dead letters, so its `message.max.bytes` is `most_bytes`.
+    A transactional producer also sends dead letters, so it gets `most_bytes` as `message.max.bytes`.
     """
     defaults: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
     if not transactional_id:

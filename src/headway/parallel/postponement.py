@@ -1,4 +1,4 @@
-"""Delays the next try to store a dead letter, or a record that is retried later, after Kafka has refused one."""
+"""Delays the next try to store a record as a dead letter or schedule after Kafka has refused one."""
 
 import random
 import threading
@@ -11,21 +11,21 @@ from headway.execution.jobs import RecordAttempt
 
 
 class Reports(Protocol):
-    """Receives reports on records that were sent as dead letters or schedules."""
+    """Receives the reports about records that were sent as dead letters or schedules."""
 
     def stored(self, attempt: RecordAttempt) -> None:
         """Report that Kafka has stored the record."""
 
     def not_stored(self, attempt: RecordAttempt, again_at: float) -> None:
-        """Report that the record was not stored and must be sent again at `again_at`, by the monotonic clock."""
+        """Report that the record was not stored and must be sent again at `again_at`, a time of the monotonic clock."""
 
 
 class Postponement:
-    """Computes the pause before the next try to store a record. It grows with each refusal. Thread-safe.
+    """Computes the pause before the next try to store a record. The pause grows with each refusal. Thread-safe.
 
     Args:
         reports: Receives each record that was not stored, with the time of the next try.
-        warn: Called with the reason for the first refusal, and occasionally with the reason for a later one.
+        warn: Called with the reason of the first refusal, and occasionally with the reason of a later refusal.
     """
 
     def __init__(self, reports: Reports, warn: Callable[[str], None]) -> None:

@@ -1,8 +1,10 @@
-"""Streams of handlers' results. The caller iterates over them, or gives a function that is called with each result.
+"""Streams of handlers' results.
 
-A record is done when the caller requests the next result, or when the function returns. So the next run repeats records
-whose results the caller did not take. A record keeps its slot until it is done, so there are never more waiting results
-than slots.
+The caller iterates over a stream, or passes a function that is called with each result.
+
+A record is done when the caller requests the next result, or when the function returns. So if the caller does not take
+a result, the next run handles its record again. A record keeps its slot until it is done, so there are never more
+waiting results than slots.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,20 +36,20 @@ class BatchResult(NamedTuple):
 R = TypeVar("R")
 
 OnResult = Callable[[Any, Any], Any]
-"""A function that is called with (input, value) for each result. With batches, the input is a list of records."""
+"""A function that is called with (input, value) for each result. For batches, the input is a list of records."""
 
 _Item = tuple[Job, Any]
 
 
 class ResultStream(Stream[R]):
-    """An iterable and async iterable over results, in the order in which handlers return them.
+    """An iterable and async iterable over the results of handlers, in the order in which the handlers return.
 
-    It can be iterated over only once. The iteration ends when the consumer has stopped. If the consumer drains, it ends
-    after the last result. If an error ended the run, the iteration raises it. If the caller leaves the iteration, the
-    consumer stops.
+    It can be iterated over only once. The iteration ends when the consumer has stopped. If the consumer drains, the
+    iteration first yields all remaining results. If an error ended the run, the iteration raises that error. If the
+    caller leaves the iteration, the consumer stops.
 
     Args:
-        run: A function that runs the consumer, and passes the handlers' return values to a receiver.
+        run: A function that runs the consumer, and passes the handlers' return values to the receiver that it gets.
         stop: A function that stops the consumer. Its argument is True to drain.
         dispatch: The dispatch, to which the stream reports finished records.
         in_batches: True if each result is the result of a batch.
@@ -72,7 +74,8 @@ class ResultStream(Stream[R]):
         """Call `on_result(record, value)` for each result, one at a time in this thread, until the consumer is stopped.
 
         A record is done when the call returns. If the call raises an exception, the attempt has failed, as if the
-        handler had raised it. Only a KeyboardInterrupt ends the run, because Ctrl-C raises it in this thread.
+        handler had raised that exception. Only a KeyboardInterrupt ends the run, because Ctrl-C raises it in this
+        thread.
         """
         check_callback("on_result", on_result, ("input", "value"))
         items: SimpleQueue[_Item | None] = SimpleQueue()
@@ -101,7 +104,10 @@ class ResultStream(Stream[R]):
 
 
 class _PutResults:
-    """Puts each job with its result into the stream. The job keeps its slot until the stream reports it as done."""
+    """Puts each job with its result into the stream.
+
+    A job keeps its slot until the stream reports that the job is done.
+    """
 
     def __init__(self, put: PutResult, dispatch: Dispatch) -> None:
         self._put = put
@@ -114,7 +120,7 @@ class _PutResults:
 
 
 def _failure_of(on_result: OnResult, result: Any) -> BaseException | None:
-    """Call `on_result` with a result. Returns the error because of which the attempt has failed, or None."""
+    """Call `on_result` with a result. If the call raises, the attempt has failed, and the error is returned."""
     try:
         return not_run(on_result(*result), "on_result")
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Runs a parallel consumer: starts its parts, runs the rounds of the control thread, and ends with the last commit."""
+"""Runs a parallel consumer: starts its parts, runs the rounds of the control thread, and makes the last commit."""
 
 import contextlib
 import math
@@ -26,19 +26,19 @@ from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
 
 DRAIN_WITHIN: Final = 30.0
-"""The seconds that running handlers have to end when the consumer drains, by default."""
+"""How long running handlers have to end when the consumer drains, in seconds, unless the user sets a timeout."""
 
-# The minimum number of seconds for the last commits and for leaving the groups, even if the handlers have used up the
-# drain timeout.
+# The minimum time for the last commits and for leaving the groups, even if the handlers have used up the drain timeout,
+# in seconds.
 _LEAST_FOR_END = 1.0
-_CHECK_THAT_IT_RUNS_EVERY = 1.0  # seconds between two checks of a waiting `close`
+_CHECK_THAT_IT_RUNS_EVERY = 1.0  # how often `close` checks whether `run` is still running, in seconds
 
 
 class Run:
     """The only run of a consumer, in the thread that calls `run`. Any thread, handler or signal handler can stop it.
 
-    `subscribe` joins the groups, unless there is a lifespan. Then the groups are joined after the start-up of the
-    lifespan, because a member that does not take part in rebalances meanwhile would delay all other members.
+    `subscribe` joins the groups, unless there is a lifespan. With a lifespan, the groups are joined after its start-up,
+    because a member that takes no part in rebalances during the start-up would delay all other members.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def has_begun(self) -> bool:
-        """True once the run has begun, or was closed before it began."""
+        """True once the run has begun, or if it was closed before it could begin."""
         return self._runner is not None
 
     @property
@@ -85,7 +85,7 @@ class Run:
             self._control.fetching.subscribe(subscriptions)
 
     def run(self, spec: HandlerSpec, owner: Owner = None) -> None:
-        """Run until the consumer is stopped. If an error ended the run, raises it."""
+        """Run until the consumer is stopped. Raises the error that ended the run, if there is one."""
         self._begin()
         try:
             # `on_terminate` is the outermost block, because a second SIGTERM must not end the process before the last
@@ -98,7 +98,7 @@ class Run:
                 if self._joins_late and not self._is_stopping():
                     self._control.fetching.subscribe(self._subscriptions)
                 self._run_rounds()
-            # The last handlers and callbacks might have failed after the last round.
+            # A handler or callback might have failed after the last round.
             if failure := self._dispatch.failure or self._control.callbacks.failure or self._parts.failure:
                 raise failure
         except BaseException as error:
@@ -106,17 +106,17 @@ class Run:
             raise
 
     def stop(self, drain: bool, timeout: float = DRAIN_WITHIN) -> None:
-        """Make the run end, and return at once. Handlers and signal handlers can call this."""
+        """Request that the run ends, and return at once. Handlers and signal handlers can call this."""
         self._stop = drain, time.monotonic() + (timeout if drain else 0)
         self._dispatch.end()
         self._wake.set()
 
     def close(self, drain: bool, timeout: float) -> None:
-        """Stop the run, and wait until it has ended. Raises `HeadwayError` if it is called in a callback."""
+        """Stop the run, and wait until the run has ended. Raises `HeadwayError` if called in a callback."""
         if self._control.callbacks.runs_here():
             raise HeadwayError(
-                "close() was called in a callback of the consumer. It would wait forever, because it waits until the "
-                "callback has returned. Call stop() instead."
+                "close() was called in a callback of the consumer, where it would wait forever for the callback to "
+                "return. Call stop() instead."
             )
         with self._state:
             if self._runner is None:
@@ -124,11 +124,13 @@ class Run:
         if not self._ended.is_set():
             self.stop(drain, timeout)
         while not self._ended.is_set():
-            # Two interrupts in a row can have ended `run` before `_end` was finished, or before `_end` was registered.
-            # Then only this method can end the run.
+            # Two interrupts in a row can have ended `run` before `_end` had finished, or before `_end` was registered.
+            # In that case only this method can complete the end of the run.
             here = threading.get_ident()
             if is_on_stack(here, _RUN, self) or is_on_stack(here, _END, self):
-                return  # a signal handler has interrupted `run` or `_end`, which can continue only after this returns
+                # Called in a signal handler that has interrupted `run` or `_end`, which can continue only after this
+                # call.
+                return
             if not is_on_stack(self._runner, _RUN, self):
                 self._end()
             else:
@@ -152,15 +154,15 @@ class Run:
             self._control.run_round()
 
     def _end(self) -> None:
-        """Leave the groups, and close all parts. All steps are taken, and then the last error of a step is raised."""
+        """Leave the groups, and close all parts. If steps raise errors, the last error is raised after all steps."""
         self._steps.take()
         self._ended.set()
 
     def _steps_to_end(self) -> Iterator[Step]:
-        """Yield the steps of `_end`.
+        """Yield the steps that `_end` takes.
 
-        All steps that wait for Kafka share one deadline: `END_WITHIN` seconds from now, or the end of the drain
-        timeout if that is earlier, but at least one second from now.
+        All steps that wait for Kafka share one deadline: `END_WITHIN` seconds from now or the end of the drain timeout,
+        whichever is earlier, but at least one second from now.
         """
         now = time.monotonic()
         drains_until = self._stop[1] if self._stop and self._stop[0] else math.inf

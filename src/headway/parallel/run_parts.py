@@ -1,4 +1,4 @@
-"""Makes the parts of a run: the executor, the lifespan, and the clients for outputs, dead letters and later retries."""
+"""Makes the parts of a run: the executor, the lifespan, and the clients for outputs, dead letters and schedules."""
 
 import logging
 import os
@@ -44,14 +44,14 @@ log = logging.getLogger(__name__)
 
 
 class ClosableClient(Protocol):
-    """A client that belongs to a run and must be closed at its end."""
+    """A client that must be closed at the end of the run."""
 
     def close(self, timeout: float) -> Any: ...
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
 
 class RunParts:
-    """Makes the parts of a run in the order of their dependencies, and lists those that the run must close."""
+    """Makes the parts of a run in the order of their dependencies, and lists the parts to close at its end."""
 
     def __init__(
         self,
@@ -71,19 +71,19 @@ class RunParts:
         self._life = Life(options.lifespan, connection_of(settings.kafka)) if options.lifespan else None
         self._clients: list[ClosableClient] = []
         self.transactions: Transactions | None = None
-        """Commits the run's transactions. None before the run starts, and in other commit modes."""
+        """Commits the transactions of the run. None before the run starts, and in commit modes without transactions."""
 
     def supervise(self, table: int, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> Supervision:
-        """Write a table of running records into the file of this descriptor, and let suspects run alone."""
+        """Write a table of running records into the file of this descriptor, and make suspects run alone."""
         running = RunningTable(table, self._options.max_concurrency)
         self._supervision = Supervision(running, suspects, request_commit)
         self._dispatch.add(self._supervision)
         return self._supervision
 
     def handler(self, spec: HandlerSpec) -> WithContext:
-        """Return the handler in the form in which executors call it, with the lifespan's state in its context.
+        """Return the handler in the form that executors call, with the lifespan's state in its context.
 
-        Raises `ConfigError` for a handler that cannot be called, or that cannot be used with the lifespan.
+        Raises `ConfigError` if the handler cannot be called, or cannot be used with the lifespan.
         """
         handler = spec.checked(self._options.executor)
         if not self._life:
@@ -96,8 +96,9 @@ class RunParts:
     def require_rights(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Raise `AuthorizationError` if this client is not permitted to read a topic.
 
-        Also logs a warning for levels that exist in Kafka but are not read. If no broker answers, this is only logged,
-        so that the run can begin nevertheless. Permission for a group is checked by Kafka when the group is joined.
+        Also logs a warning if Kafka has topics for levels that are not read. If no broker answers, a message is logged
+        instead, so that the run can begin nevertheless. Permission for a group is checked by Kafka when the member
+        joins.
         """
         topics = [topic for each in subscriptions for topic in each.topics if not topic.startswith("^")]
         try:
@@ -120,9 +121,10 @@ class RunParts:
 
         Args:
             spec: The declaration of the handler.
-            handler: The handler in the form in which executors call it, as the method `handler` returns it.
+            handler: The handler in the form that executors call, as the method `handler` returns it.
             owner: The task in whose event loop coroutine handlers run.
-            is_stopping: A function that returns whether the run was stopped. Then start-ups are no longer waited for.
+            is_stopping: A function that returns whether the run was stopped. If so, this method no longer waits for
+                start-ups.
         """
         options, settings = self._options, self._settings
         receiver: ResultReceiver | None = spec.receiver
@@ -142,7 +144,7 @@ class RunParts:
         schedules = DelayedRetries(settings.kafka, settings.group, settings.scheduler, self._dispatch)
         self._clients.append(schedules)
         # A transaction commits the outputs of a batch together with the offsets of all its records. If the records
-        # belonged to several partitions, one of them could be lost or handed over before the commit.
+        # belonged to several partitions, one of these partitions could be lost or handed over before the commit.
         of_one_partition = spec.sends and options.commit_mode == "transactional"
         if spec.batches:
             self._fill_batches(spec.batches, of_one_partition)
@@ -177,7 +179,7 @@ class RunParts:
         return self._life.failure if self._life else None
 
     def closing(self) -> Iterator[ClosableClient | Executor | Life]:
-        """Yield the parts that must be closed at the end of the run, in the order in which they must be closed."""
+        """Yield the parts that must be closed at the end of the run, in the right order."""
         if self._executor:
             yield self._executor
         if self._life:
@@ -185,7 +187,7 @@ class RunParts:
         yield from reversed(self._clients)
 
     def forget_running(self) -> None:
-        """Clear the table of running records. Call this when the run has ended."""
+        """Clear the table of running records. Must be called only when the run has ended."""
         if self._supervision:
             self._supervision.clear()
 
@@ -257,7 +259,7 @@ class RunParts:
     def _make_producer(self, transactional_id: str | None) -> ProducerClient:
         outputs = self._options.outputs
         most = most_bytes(self._settings.kafka, outputs.kafka)
-        with defer_signals():  # after an interrupt between the two lines, nothing would close the client
+        with defer_signals():  # if an interrupt came between the next two lines, nothing would close the client
             client = producer_for(outputs, self._connection(), transactional_id, most)
             self._clients.append(client)
         return client
@@ -266,4 +268,4 @@ class RunParts:
         return Admin(self._connection()).why_not_writable(topic)
 
     def _connection(self) -> dict[str, Any]:
-        return connection_of(self._settings.kafka)  # this is called for each use, because credentials can change
+        return connection_of(self._settings.kafka)  # computed again for each use, because credentials can change

@@ -1,4 +1,4 @@
-"""The targets of seeks, and the requests to Kafka for their offsets."""
+"""The targets of seeks, and the requests for the offsets of these targets."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ _NEEDED: Final = {
 
 
 class SeekTarget(NamedTuple):
-    """The target of a seek: an offset, the beginning or end of the log, or the first record at or after a timestamp.
+    """The target of a seek: an offset, the beginning or end of the log, or the first record since a timestamp.
 
     The timestamp is in milliseconds since the epoch.
     """
@@ -48,7 +48,7 @@ class SeekQuestion:
     def answer(self) -> int | None:
         """Return the offset of the target, or None if Kafka has not answered all requests yet.
 
-        If the target is a time after the last record, its offset is the end of the log. Raises `KafkaError` if Kafka
+        If the target is a time after the last record, the result is the end of the log. Raises `KafkaError` if Kafka
         refuses a request.
         """
         for what, question in list(self._asked.items()):
@@ -59,7 +59,7 @@ class SeekQuestion:
             [offset] = answer.values()
             if isinstance(offset, KafkaError):
                 raise offset
-            if offset < 0 and what != _TIME:  # a leader that was elected a moment ago might not know the offset yet
+            if offset < 0 and what != _TIME:  # a leader that was elected a moment ago might not have the offset yet
                 raise KafkaError(f"The leader of {self._partition} does not know the offset of {what} yet.")
             self._known[what] = offset
         return None if self._asked else self._offset()

@@ -1,4 +1,4 @@
-"""The base class of the streams of results and outputs. A thread runs the consumer while the caller iterates."""
+"""The base class of streams of results and streams of outputs. A thread runs the consumer while the caller iterates."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from headway.runtime.sigterm import on_terminate
 R = TypeVar("R")
 
 Owner = asyncio.Task[Any] | None
-"""The task in whose event loop coroutine handlers run. None for plain functions, and if the loop has its own thread."""
+"""The task whose event loop runs coroutine handlers. None for plain functions, or if the loop has its own thread."""
 
 PutResult = Callable[[Any], Any]
 """A thread-safe function that adds an item to a stream."""
@@ -23,15 +23,15 @@ PutResult = Callable[[Any], Any]
 class Stream(ABC, Generic[R]):
     """An iterable and async iterable over the items of one run. It can be iterated over only once.
 
-    If an error ended the run, the iteration raises it. If the caller leaves the iteration, the consumer stops without
-    draining.
+    If an error ended the run, the iteration raises that error. If the caller leaves the iteration, the consumer stops
+    without draining.
 
     Args:
         stop: A function that stops the consumer. Its argument is True to drain.
     """
 
     drops_untaken_at_end: ClassVar[bool]
-    """True if items that are still waiting at the end of the run are dropped, because the next run repeats them."""
+    """True if items that are still waiting when the run ends must be dropped, because the next run repeats them."""
 
     def __init__(self, stop: Callable[[bool], None]) -> None:
         self._stop = stop
@@ -50,7 +50,7 @@ class Stream(ABC, Generic[R]):
         """Return the object that the caller gets for an item."""
 
     def finished(self, item: Any) -> None:
-        """Record that the caller has finished with an item. This is called when the caller requests the next item."""
+        """Record that the caller has finished with an item. Called when the caller requests the next item."""
 
     def __iter__(self) -> Iterator[R]:
         items: SimpleQueue[Any] = SimpleQueue()
@@ -75,14 +75,14 @@ class Stream(ABC, Generic[R]):
                     self.finished(item)
         finally:
             self._stop_run()
-            # Wait until the run has ended even if the caller is cancelled.
+            # Even if the caller is cancelled, wait until the run has ended.
             await asyncio.shield(asyncio.to_thread(running.join))
         if self._failure:
             raise self._failure
 
     @contextmanager
     def running(self, put: PutResult) -> Iterator[None]:
-        """Run the consumer in a thread while the `with` block lasts. `put` is called with None after the last item."""
+        """Run the consumer in a thread during a `with` block. After the last item, `put` is called with None."""
         running = self._start(put, None)
         try:
             with on_terminate(self._stop):
@@ -94,11 +94,11 @@ class Stream(ABC, Generic[R]):
             raise self._failure
 
     def forked(self) -> None:
-        """Refuse further use of this copy of the stream, because its thread does not exist in a forked process."""
+        """Make this copy of the stream unusable, because its thread does not exist in a forked process."""
         self._is_forked = True
 
     def check_process(self) -> None:
-        """Raise an error if this is the copy of the stream in a forked process."""
+        """Raise an error if this is a copy of the stream in a forked process."""
         if self._is_forked:
             raise made_before_fork("consumer")
 

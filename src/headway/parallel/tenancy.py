@@ -31,10 +31,10 @@ _KINDS = (
 
 
 class Tenancy:
-    """Finds the tenant of each record, and has the weights and rate limits of tenants.
+    """Finds the tenant of each record, and provides the weights and rate limits of tenants.
 
-    If a user's function returns the rates, it is called when a tenant's first record arrives, and later once a minute.
-    Errors that the user's functions raise are logged. Raises `ConfigError` for an invalid declaration.
+    If the user has passed a function for the rates, it is called when a tenant's first record arrives, and then once a
+    minute. Errors of the user's functions are logged. Raises `ConfigError` if the declaration is invalid.
     """
 
     def __init__(self, tenant: Any, weights: Any = None, rates: Any = None) -> None:
@@ -60,9 +60,10 @@ class Tenancy:
             if name is None:
                 return NO_TENANT
             if issubclass(type(name), str):
-                return str.__getitem__(name, slice(None))  # a plain `str`, because a subclass can run the user's code
+                # Converted to a plain `str`, because methods of a subclass could run the user's code.
+                return str.__getitem__(name, slice(None))
             raise TypeError(f"The function returned {shown(name)}, which is neither a str nor None.")
-        except KeyboardInterrupt:  # Ctrl-C ends the run, so it does not count as an error of the user's function
+        except KeyboardInterrupt:  # Ctrl-C must end the run, so it does not count as an error of the user's function
             raise
         except BaseException as error:
             sentence = "The tenant of %r could not be found, so the record counts for the tenant %r: %s"
@@ -70,7 +71,7 @@ class Tenancy:
             return UNKNOWN_TENANT
 
     def end(self) -> None:
-        """Log the failures that are held back. Call this at the end of the run."""
+        """Log how many failures are held back. Must be called at the end of the run."""
         self._failures.end(time.monotonic())
         if self._asked_rates:
             self._asked_rates.end()

@@ -16,30 +16,34 @@ from headway.execution.failure_log import FailureLog
 log = logging.getLogger(__name__)
 
 TenantRates = float | Mapping[str, float | None] | Callable[[str], float | None]
-"""One rate for each tenant, rates by name with `"*"` for all other tenants, or a function that returns the rate."""
+"""A rate that applies to each tenant, a mapping from tenants to rates with `"*"` for all others, or a function."""
 
 _OTHERS = "*"
-# The function is called again for a tenant after this many seconds, because a rate can change with a contract.
+# How often the function is called for a tenant, in seconds. It is called repeatedly because a tenant's rate can change.
 _ASK_EVERY = 60.0
-# The rate per second of a tenant whose rate is unknown. Such a tenant must neither flood a service nor stop.
+# The rate of a tenant if the function has not returned a valid one, in records per second. Such a tenant must neither
+# flood a service nor come to a stop.
 _WITHOUT_ANSWER = 1.0
 
 
 class AskedRates:
-    """Caches the rates that a user's function returns.
+    """Caches the rates that the user's function returns.
 
-    The function is called before the engine receives a tenant's records. When the engine needs a rate, it holds
-    the lock, so the function must not be called then.
+    The function is called before the engine receives a tenant's records. It must not be called at the time when the
+    engine needs a rate, because the lock is then held.
     """
 
     def __init__(self, function: Callable[[str], Any]) -> None:
         self._function = function
-        # The rate of each tenant, and the time at which the function is called again.
+        # The rate of each tenant, and the time after which the function must be called again.
         self._known: dict[str, tuple[float | None, float]] = {}
         self._failures = FailureLog(log, logging.WARNING)
 
     def learn(self, tenants: Iterable[str]) -> None:
-        """Call the function for tenants whose rate is unknown or a minute old. The caller must hold no lock."""
+        """Call the function for each tenant whose rate is unknown or a minute old.
+
+        The caller must not hold any lock.
+        """
         now = time.monotonic()
         for tenant in set(tenants):
             if (known := self._known.get(tenant)) is None or now >= known[1]:
@@ -47,7 +51,10 @@ class AskedRates:
         self._failures.log_totals(now)
 
     def of(self, tenant: str) -> float | None:
-        """Return the rate of a tenant, or None if it has no limit. `learn` must have been called for the tenant."""
+        """Return the rate of a tenant, or None if the tenant has no limit.
+
+        `learn` must have been called for the tenant.
+        """
         return self._known[tenant][0]
 
     def _ask(self, tenant: str, known: tuple[float | None, float] | None, now: float) -> float | None:
@@ -67,12 +74,12 @@ class AskedRates:
             return kept
 
     def end(self) -> None:
-        """Log the failures that are held back. Call this at the end of the run."""
+        """Log how many failures are held back. Must be called at the end of the run."""
         self._failures.end(time.monotonic())
 
 
 def checked_tenant_rates(rates: Any) -> tuple[float | Callable[[str], float | None], AskedRates | None]:
-    """Convert the option to rates for the engine. Also returns the `AskedRates` if the option is a function.
+    """Convert the option to the rates for the engine. If the option is a function, also return its `AskedRates`.
 
     Raises `ConfigError` if the option is invalid.
     """

@@ -1,16 +1,17 @@
-"""Commits outputs, dead letters and offsets in transactions, so that either all of them are stored or none.
+"""Commits outputs, dead letters and offsets in transactions, so that either all of them are stored or none is.
 
-Each transaction runs in a separate thread, so that the control thread can take part in rebalances meanwhile.
+Each transaction runs in a separate thread, so that the control thread can take part in rebalances at the same time.
 
 Invariants:
 
-- The outcome of a transaction is known before the next one begins. If it stays unknown, the levels of the transaction
-  continue at the offsets that Kafka has. So nothing is committed twice, whatever interrupts a transaction.
-- The offsets are sent first, so that no outputs are written if Kafka refuses the member of a level.
-- The offsets are those of the tick, and are sent with the group metadata of that moment. So Kafka refuses a member that
-  has lost its partitions since then.
+- The next transaction begins only when the outcome of the previous one is known. If the outcome stays unknown, the
+levels of the transaction continue at the offsets that Kafka has. So nothing is committed twice, whatever interrupts a
+transaction.
+- Offsets are sent before outputs, so that no outputs are written if Kafka refuses the member of a level.
+- The offsets are taken at the tick, and are sent with the group metadata of the same moment. So Kafka refuses the
+offsets if the member has lost its partitions since then.
 - An output that Kafka refuses for good does not block other records, because a dead letter replaces all outputs of its
-  record. But if this client has lost a permission that it had before, the run waits until it is granted again.
+record. However, if this client had a permission and has lost it, the run waits until the permission is granted again.
 
 Source: KIP-447. The group's generation fences a member that the group has expelled, so `transactional.id` does not have
 to depend on the partitions.
@@ -41,20 +42,20 @@ from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
 
 LevelRefusals = Mapping[int, KafkaError]
-"""The levels that prevented a commit, each with the reason. The mapping is empty if the commit was made."""
+"""The levels that prevented a commit, each with the reason. If the commit was made, the mapping is empty."""
 
-_ABORTED_WITHIN = 2.0  # at the end of the run, aborting the open transaction can take this many seconds
+_ABORTED_WITHIN = 2.0  # how long aborting the open transaction can take at the end of the run, in seconds
 
 _REASON = "Kafka refuses an output"
 _TOO_LARGE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 
 
 class OutcomeUnknownError(KafkaError):
-    """It is unknown whether a transaction was committed, so its levels continue at the offsets that Kafka has."""
+    """It is unknown whether a transaction was committed. The levels in it continue at the offsets that Kafka has."""
 
 
 class _LevelsError(KafkaError):
-    """A transaction cannot be committed because of some levels. `refusals` has these levels and the reasons."""
+    """A transaction cannot be committed because of some levels. `refusals` maps these levels to the reasons."""
 
     def __init__(self, refusals: LevelRefusals) -> None:
         super().__init__(str(next(iter(refusals.values()))))
@@ -72,7 +73,8 @@ class SentTransaction:
     def answer(self, timeout: float) -> LevelRefusals | None:
         """Wait up to `timeout` seconds for the transaction to end. Returns None if it has not ended.
 
-        Otherwise, returns the levels that have prevented the commit. The mapping is empty if it was committed.
+        Otherwise, returns the levels that have prevented the commit, with the reasons. If the transaction was
+        committed, the mapping is empty.
 
         Raises:
             FencedError: Another producer has taken over the transactional id. No further commit is possible.
@@ -81,7 +83,7 @@ class SentTransaction:
         try:
             return self._ended.result(timeout)
         except TimeoutError:
-            # The transaction can have ended since, or the TimeoutError can be one that the transaction itself raised.
+            # The transaction can have ended in the meantime, or can itself have raised this TimeoutError.
             return self._ended.result() if self._ended.done() else None
 
     def give_up(self) -> bool:
@@ -98,11 +100,11 @@ class SentTransaction:
 
 
 class Transactions:
-    """Commits each tick in a transaction: outputs and dead letters of completed records, with offsets and maps.
+    """Commits each tick in a transaction: the outputs and dead letters of completed records, with offsets and maps.
 
-    `has_own_id` is True if the `transactional.id` was generated, so that no other process can use it. If the producer
-    is fenced nevertheless, the only reason can be that it was disconnected for longer than the transaction time-out.
-    The run then continues with a new producer.
+    `has_own_id` is True if the `transactional.id` was generated, so that no other process can use it. If such a
+    producer is fenced, the only possible reason is that it was disconnected for longer than the transaction timeout, so
+    the run continues with a new producer.
     """
 
     def __init__(
@@ -126,16 +128,18 @@ class Transactions:
         self._sent: SentTransaction | None = None
         self._given_up = Flag()  # set if the current transaction must be aborted
         self._closing = False
-        self._is_fenced_in = False  # True if this producer has initialised transactions and can begin one
+        self._is_fenced_in = False  # True if this producer has initialised transactions, so that it can begin one
         self._committing = False  # True once the current transaction can no longer be aborted
-        self._written = set[str]()  # topics that have stored outputs of this run, so the client was permitted to write
-        self._refused: dict[int, str] = {}  # for each level: a sentence that names the permission that its outputs need
+        # Topics that have stored outputs of this run, which shows that the client had permission to write to them.
+        self._written = set[str]()
+        # For each level: a sentence that names the permission that its outputs wait for.
+        self._refused: dict[int, str] = {}
         self.over = False
         """True if no further commit is possible."""
 
     @property
     def refused(self) -> str | None:
-        """A sentence that names a permission that outputs are waiting for, or None."""
+        """A sentence that names the permission that outputs are waiting for, or None."""
         return next(iter(list(self._refused.values())), None)
 
     def nothing_to_commit(self, levels: Collection[int]) -> None:
@@ -157,7 +161,8 @@ class Transactions:
         """Keep the outputs that a handler returned for the next transaction. Returns the next job, or None."""
         try:
             outputs = self._outputs.of(job, returned)
-        except BaseException as error:  # if the user's serialiser or iterator raises, the attempt has failed
+        # The user's serialiser or iterator can raise anything, and then the attempt has failed.
+        except BaseException as error:
             return self._dispatch.complete(job, error)
         if len(job) == 1:
             return self._dispatch.done(job[0], outputs)
@@ -166,14 +171,17 @@ class Transactions:
         return self._dispatch.complete(job)
 
     def send(self, attempt: RecordAttempt, error: BaseException, reason: str) -> None:
-        """Send the record of a failed attempt as a dead letter in the next transaction, together with its offset."""
+        """Send a dead letter for a failed attempt in the next transaction, which also commits the record's offset."""
         if self._letters:
             self._dispatch.stored(attempt, (_letter(self._letters, attempt, error, reason),))
 
     # Committing
 
     def commit(self, tick: CommitTick) -> SentTransaction:
-        """Start a transaction with outputs, offsets and maps. The outcome of the previous transaction must be known."""
+        """Start a transaction with the tick's outputs, offsets and maps.
+
+        The outcome of the previous transaction must be known.
+        """
         parts = self._levels.for_transaction({each: commit[:2] for each, commit in tick.commits.items()})
         self._sent = SentTransaction(partial(self._carry_out, tick.outputs, parts), self._wake)
         return self._sent
@@ -185,7 +193,7 @@ class Transactions:
     def close(self, timeout: float) -> None:
         """Abort the open transaction, if there is one.
 
-        Waits up to `timeout` seconds until it has ended, or four seconds if `timeout` is less.
+        Waits for the transaction to end for up to `timeout` seconds, or for up to four seconds if `timeout` is less.
         """
         self._closing = True
         if self._sent:
@@ -195,7 +203,7 @@ class Transactions:
     def _carry_out(
         self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets], given_up: Flag
     ) -> LevelRefusals:
-        """Carry out a transaction, in the thread of the transaction."""
+        """Carry out a transaction. Runs in the thread of the transaction."""
         self._given_up = given_up
         try:
             if strangers := _levels_of([part for part in parts if not capi.is_of_a_member(part.group_metadata)]):
@@ -217,9 +225,9 @@ class Transactions:
         return {}
 
     def _placed(self, outputs: Sequence[HandlerOutput]) -> Sequence[HandlerOutput]:
-        """Set the delay topics of outputs that are due later, and create missing topics.
+        """Set the delay topics of outputs that are due later, and create missing delay topics.
 
-        Returns the outputs. Dead letters can take the place of some of them.
+        Returns the outputs. If a permission is missing, some of them are replaced by dead letters.
         """
         if all(each.schedule is None for each in outputs):
             return outputs
@@ -235,7 +243,7 @@ class Transactions:
         return outputs
 
     def _attempt(self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets]) -> Rejection | None:
-        """Commit these outputs and offsets, or nothing if an output is rejected. Returns the rejection, or None."""
+        """Commit these outputs and offsets. If an output is rejected, commit nothing and return the rejection."""
         delivered: list[tuple[HandlerOutput, Any]] = []
         self._committing = False
         try:
@@ -280,18 +288,21 @@ class Transactions:
     # How a transaction ends
 
     def _finish_commit(self) -> None:
-        """Finish a commit that can no longer be aborted. Waits without a limit if the brokers are not available."""
+        """Finish a commit that can no longer be aborted. While the brokers are not available, waits without a limit."""
         self._writer.commit(float("inf"), lambda: self._closing)
 
     def _was_committed(self, error: BaseException) -> bool:
-        """End a transaction that raised an error. Returns True if it was committed, and False if it was aborted."""
+        """End a transaction that has raised an error.
+
+        Returns whether the transaction was committed rather than aborted.
+        """
         if isinstance(error, KafkaError) and is_fatal(error):
             self._replace_producer_after(error)
             return False
         try:
             self._abort()
         except KafkaError as refused:
-            if is_out_of_place(refused):  # there is no open transaction, or its commit has begun
+            if is_out_of_place(refused):  # no transaction is open, or its commit has begun
                 return self._committing and self._has_finished_commit()
             self._replace_producer_after(refused)
         return False
@@ -307,15 +318,15 @@ class Transactions:
         try:
             self._finish_commit()
         except KafkaError as refused:
-            if not is_out_of_place(refused):  # this error means that the commit had succeeded already
+            if not is_out_of_place(refused):  # an out-of-place error means that the commit had already succeeded
                 self._replace_producer_after(refused)
         return True
 
     def _replace_producer_after(self, error: KafkaError) -> None:
-        """Use a new producer for the next transaction. The producer's initialisation ends the current transaction.
+        """Use a new producer for the next transaction. When it is initialised, Kafka ends the current transaction.
 
         Raises:
-            OutcomeUnknownError: The commit had begun.
+            OutcomeUnknownError: The commit had begun, so the transaction might have been committed.
             FencedError: Another process might have taken over the user's transactional id, so this run must end.
         """
         self._is_fenced_in = False
@@ -325,7 +336,10 @@ class Transactions:
             raise OutcomeUnknownError(f"It is unknown whether a transaction was committed: {error}") from error
 
     def _renew(self, batches_of_one: bool = False) -> None:
-        """Continue with a new producer, whose initialisation ends the open transaction of the previous one."""
+        """Continue with a new producer.
+
+        When it is initialised, Kafka ends the open transaction of the previous producer.
+        """
         self._is_fenced_in = False
         self._writer.renew(batches_of_one)
         try:
@@ -378,12 +392,12 @@ class Transactions:
             return rejection
 
     def _keep_back(self, outputs: Sequence[HandlerOutput], topic: str, what: str, rejection: Rejection) -> NoReturn:
-        """Raise the error that makes all levels with outputs for a topic wait."""
+        """Raise the error that makes all levels wait that have outputs for this topic."""
         levels = {each.level for each in outputs if each.topic == topic}
         if rejection.error == FORBIDDEN:
             self._refused |= dict.fromkeys(levels, rejection.reason)
         error = KafkaError(
-            f"{what} cannot be stored in {topic}, so nothing is committed until it can: {rejection.reason}"
+            f"{what} cannot be stored in {topic}, and nothing is committed until it is stored: {rejection.reason}"
         )
         raise _LevelsError(dict.fromkeys(levels, error))
 

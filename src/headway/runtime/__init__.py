@@ -1,1 +1,1 @@
-"""Helpers for Python's own runtime: signals, wake-ups, timers, the switch interval and the garbage collector."""
+"""Helpers around Python's runtime: signals, wake-ups, timers, the switch interval and the garbage collector."""

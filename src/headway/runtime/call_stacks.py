@@ -1,6 +1,7 @@
-"""Finds out whether a thread is inside a call by reading the thread's stack.
+"""Finds out whether a thread is inside a certain call, by reading the thread's stack.
 
-A flag that the call sets and clears could be left in the wrong state by an interrupt; the stack is always right.
+A flag that the call sets and clears is not used, because an interrupt could leave it in the wrong state. The stack is
+always right.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Defers signals while librdkafka's Python binding is at work: Ctrl-C, and SIGTERM and SIGALRM if they have handlers.
+"""Defers signals while librdkafka's Python binding is running: Ctrl-C, and SIGTERM and SIGALRM if they have handlers.
 
-The handlers of these signals may raise exceptions. If one is raised inside a callback of the binding, the binding drops
-the exception, and the rest of the callback does not run. If one is raised just as a call returns, the call's result is
-lost.
+The handlers of these signals can raise exceptions. If an exception is raised inside a callback of the binding, the
+binding drops the exception, and the rest of the callback does not run. If an exception is raised just as a call
+returns, the result of the call is lost.
 
 Python handles signals in the main thread only. Blocking the signals in that thread would not help, because the
 operating system would deliver them to another thread.
@@ -18,7 +18,7 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGALRM] if hasattr(signal,
 
 
 class _DeferredSignal:
-    """A signal handler that remembers a signal, so that the original handler can be called later."""
+    """A temporary signal handler, which remembers a signal so that the original handler can be called later."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -40,11 +40,12 @@ def _is_main() -> bool:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Handle a Ctrl-C that arrives during the block only at the end of the block.
+    """Defer a Ctrl-C that arrives during the block to the end of the block.
 
     SIGTERM and SIGALRM are deferred in the same way if they have handlers.
     """
-    # Replacing the handlers takes a few microseconds, which other threads need not spend.
+    # Only the main thread gets signals, so other threads can skip replacing the handlers, which takes a few
+    # microseconds.
     later = _put_off() if _is_main() else {}
     if not later:
         yield
@@ -66,14 +67,14 @@ def _put_off() -> dict[signal.Signals, _DeferredSignal]:
 
 
 def _handle_as_before(later: dict[signal.Signals, _DeferredSignal]) -> None:
-    # Ctrl-C is restored last: if a Ctrl-C arrived while the other handlers are still being restored, they would stay
-    # deferred forever.
+    # The handler of Ctrl-C is restored last. If it were restored first, a Ctrl-C could interrupt the restoring, and the
+    # other signals would stay deferred forever.
     for number, each in reversed(later.items()):
         signal.signal(number, each.handle)
 
 
 def heed_signals() -> None:
-    """Handle the signals that an enclosing `defer_signals` has deferred so far.
+    """Handle now the signals that an enclosing `defer_signals` has deferred so far.
 
     A loop that waits inside `defer_signals` calls this, so that it can be interrupted.
     """
@@ -85,9 +86,9 @@ def heed_signals() -> None:
 
 @contextmanager
 def allow_signals() -> Iterator[None]:
-    """Handle signals at once in this block, even within `defer_signals`.
+    """Handle signals at once during this block, even within `defer_signals`.
 
-    User code that may take a long time runs in such a block.
+    Used for user code that might take a long time.
     """
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if _is_main() else {}
     later = {number: handle for number, handle in handlers.items() if isinstance(handle, _DeferredSignal)}

@@ -16,13 +16,14 @@ _this_thread = threading.local()
 
 @contextmanager
 def construction(close: Callable[[], object]) -> Iterator[None]:
-    """Run the part of a constructor that starts threads and clients, so that an interrupt leaves none of them behind.
+    """Run the part of a constructor that starts threads and clients. An interrupt then leaves none of them behind.
 
-    Interrupts are deferred until the end of the block. If one arrived, `close` first releases what the block started,
-    and then the interrupt is raised. User code in the block, which may take a long time, must run in `allow_signals`.
+    Interrupts are deferred until the end of the block. If an interrupt has arrived, `close` first releases everything
+    that the block has started, and then the interrupt is raised. User code in the block must run in `allow_signals`,
+    because it might take a long time.
 
-    Within the block of another `construction` this does nothing, because the outer block defers interrupts and closes
-    everything.
+    Within the block of another `construction`, this context manager does nothing, because the outer block defers
+    interrupts and closes everything.
     """
     if getattr(_this_thread, "is_constructing", False):
         yield
@@ -43,28 +44,27 @@ def construction(close: Callable[[], object]) -> Iterator[None]:
 
 
 class EndSteps:
-    """The steps of a shutdown, all of which are run, even if some raise errors. Each step must be safe to run twice.
+    """The steps of a shutdown. All of them are run, even if some raise errors. Each step must be safe to run twice.
 
-    If an interrupt ends a step, the step is run again with `hurries` set to True, which means that it should not wait.
-    From then on, further interrupts are deferred until all steps are done. Interrupts are also deferred between two
-    steps.
+    If an interrupt ends a step, the step is run again with `hurries` set to True, so that it does not wait. From then
+    on, further interrupts are deferred until all steps are done. Interrupts are also deferred between two steps.
     """
 
     def __init__(self, make: Callable[[], Iterable[Step]]) -> None:
         self._make = make
         self._left: deque[Step] | None = None
-        self._tries = 0  # number of times that the first remaining step was started
+        self._tries = 0  # how many times the first remaining step has been started
         self._raised: BaseException | None = None
         self._taking = threading.Lock()
         self.is_over = False
 
     @property
     def hurries(self) -> bool:
-        """True while a step is run again after an interrupt."""
+        """True while a step is being run again after an interrupt."""
         return self._tries > 1
 
     def take(self) -> None:
-        """Run the remaining steps, and then raise the last error, if there was any.
+        """Run the remaining steps, and then raise the last error, if any step has raised one.
 
         If a step itself calls this, for example through a callback, the call does nothing.
         """
@@ -80,8 +80,8 @@ class EndSteps:
             except Exception:  # `make` failed, so there are no steps to run
                 raise
             except BaseException as error:
-                # This needs two interrupts within a few instructions: the first one kept `allow_signals` from deferring
-                # signals again, and the second one arrived before the next step was started.
+                # This happens only after two interrupts within a few instructions: the first one kept `allow_signals`
+                # from deferring signals again, and the second one arrived before the next step was started.
                 self._note(error)
         if self._raised is not None:
             raised, self._raised = self._raised, None
@@ -111,7 +111,7 @@ class EndSteps:
 
     def _take_one(self, step: Step) -> None:
         if self.hurries:
-            with defer_signals():  # an interrupt may have kept `allow_signals` from deferring signals again
+            with defer_signals():  # an interrupt might have kept `allow_signals` from deferring signals again
                 step()
         else:
             with allow_signals():

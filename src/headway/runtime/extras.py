@@ -1,7 +1,7 @@
 """Names the command that installs the packages of an extra, such as `headway[spark]`.
 
-`pip install 'headway[spark]'` works only if Headway was installed from the package index. Naming the packages
-themselves always works.
+`pip install 'headway[spark]'` works only if Headway was installed from the package index. A command that names the
+packages always works.
 """
 
 from importlib.metadata import PackageNotFoundError, requires
@@ -15,7 +15,7 @@ def how_to_install(extra: str) -> str:
     """
     try:
         listed = requires("headway") or []
-    except PackageNotFoundError:  # Headway's source is on the path, but Headway is not installed
+    except PackageNotFoundError:  # raised if Headway's source is on the path but Headway is not installed
         listed = []
     marked = (requirement.partition(";") for requirement in listed)
     packages = [f"'{package.strip()}'" for package, _, marker in marked if marker.strip() == f"extra == '{extra}'"]

@@ -1,7 +1,7 @@
 """Flags and conditions that an interrupt cannot leave locked.
 
-Python may raise `KeyboardInterrupt` just as a call returns. If that call has acquired the lock inside a
-`threading.Event`, `Semaphore` or `Condition`, nobody releases the lock, and every later user of the object waits
+Python can raise `KeyboardInterrupt` just as a call returns. If that call has acquired the lock inside a
+`threading.Event`, `Semaphore` or `Condition`, the lock is never released, and every later user of the object waits
 forever. So the main thread shares only two kinds of locks with other threads: locks that it acquires directly in a
 `with` statement, which Python does not interrupt, and the classes in this module.
 """
@@ -11,14 +11,16 @@ import math
 import threading
 import time
 
-# Seconds between two checks of the flag, because an interrupt can end `set` before it has woken any thread.
+# How often a waiting thread checks the flag, in seconds. It must check because an interrupt can end `set` before `set`
+# has woken any thread.
 _LOOKS_EVERY = 1.0
 
 
 class WholeCondition(threading.Condition):
-    """A condition whose `with` block acquires and releases the lock without running any Python code in between."""
+    """A condition whose `with` statement acquires and releases the lock without running any Python code."""
 
-    # `with` looks up both methods before it acquires the lock, and then calls the lock's own methods.
+    # A `with` statement looks up both methods before it acquires the lock, and then calls these methods of the lock
+    # itself.
     __enter__ = property(lambda self: self._lock.__enter__)
     __exit__ = property(lambda self: self._lock.__exit__)
 
@@ -36,9 +38,9 @@ class Flag:
         return self._is_set
 
     def set(self) -> None:
-        """Set the flag: every current and later `wait` returns at once."""
+        """Set the flag, so that every current and later `wait` returns at once."""
         self._is_set = True
-        with contextlib.suppress(RuntimeError):  # the flag was already set
+        with contextlib.suppress(RuntimeError):  # raised if the flag was already set
             self._unset.release()
 
     def wait(self, timeout: float = math.inf) -> bool:
@@ -46,7 +48,7 @@ class Flag:
         until = time.monotonic() + timeout
         while not self._is_set and (left := until - time.monotonic()) > 0:
             if self._unset.acquire(timeout=min(left, _LOOKS_EVERY)):
-                self._unset.release()  # let the next waiting thread acquire the lock
+                self._unset.release()  # this lets the next waiting thread acquire the lock
         return self._is_set
 
 
@@ -59,12 +61,12 @@ class Nudge:
 
     def set(self) -> None:
         """Wake the waiting thread. If no thread is waiting, the next `wait` returns at once."""
-        with contextlib.suppress(RuntimeError):  # the nudge was already set
+        with contextlib.suppress(RuntimeError):  # raised if `set` had already been called
             self._asleep.release()
 
     def wait(self, timeout: float) -> None:
         """Wait until `set` is called, or for at most `timeout` seconds.
 
-        If `set` was called since the last wait, this returns at once.
+        If `set` has been called since the last wait, this returns at once.
         """
         self._asleep.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))

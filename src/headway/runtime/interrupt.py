@@ -1,4 +1,4 @@
-"""Handles Ctrl-C in a command that must finish the item at hand before it stops."""
+"""Handles Ctrl-C in a command that must finish the current item before it stops."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -8,16 +8,18 @@ from typing import Self, TypeVar
 T = TypeVar("T")
 
 INTERRUPTED = 130
-"""The exit code that tells a shell that the process was ended by Ctrl-C."""
+"""The exit code by which a shell recognises that the process was ended by Ctrl-C."""
 
 _END = object()
 
 
 class Interrupt:
-    """A `with` block in which the first Ctrl-C stops the reading of input, and the second one also stops the work.
+    """A context manager.
 
-    Without this, Python can raise `KeyboardInterrupt` anywhere, even between handling a record and counting it. If
-    Ctrl-C arrives while no input is being read, `stop` is called, too.
+    During its block, the first Ctrl-C stops the reading of input, and the second one stops the work too.
+
+    Without this context manager, Python could raise `KeyboardInterrupt` anywhere, even between handling a record and
+    counting it. If Ctrl-C arrives while no input is being read, `stop` is also called.
     """
 
     def __init__(self, stop: Callable[[], None] = lambda: None) -> None:
@@ -27,7 +29,7 @@ class Interrupt:
 
     def __enter__(self) -> Self:
         self._previous = signal.getsignal(signal.SIGINT)
-        # A background job of the shell ignores Ctrl-C, and must go on ignoring it.
+        # In a background job of a shell, Ctrl-C is ignored, and this must stay so.
         if self._previous is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
         return self

@@ -1,4 +1,4 @@
-"""Imports the names of a package lazily, each one when it is first used."""
+"""Imports the names of a package lazily: each name is imported when it is first used."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def importer(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` (PEP 562) for a package, which imports each of its names when the name is first used.
+    """Return a `__getattr__` (PEP 562) for a package, which imports each name of the package on first use.
 
-    The keys of `modules` are the package's public names, and the values are the modules that define them. A public name
-    must not also be the name of a submodule, because importing that submodule would set the name.
+    The keys of `modules` are the package's public names, and the values are the modules that define them. No submodule
+    must have the same name as a public name, because importing that submodule would set the name.
 
     If a module raises `AttributeError` while it is imported, `ImportError` is raised instead, with the original error
     as its cause. Otherwise Python would conclude that the package has no such name, and hide the original error.

@@ -1,4 +1,4 @@
-"""A base class for objects that are closed at the end of a `with` block, and a helper that measures timeouts."""
+"""A base class for objects that are closed at the end of a `with` block, and a helper for timeouts."""
 
 import time
 from abc import ABC, abstractmethod
@@ -24,9 +24,9 @@ class Closable(ABC):
 
 
 def time_left_of(timeout: float | None) -> Callable[[], float | None]:
-    """Return a function that returns the seconds left of a timeout that starts now.
+    """Start a timeout, and return a function that returns how many seconds of it are left.
 
-    Without a timeout, the function returns None.
+    If `timeout` is None, the function returns None.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     return lambda: None if deadline is None else max(0.0, deadline - time.monotonic())

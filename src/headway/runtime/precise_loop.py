@@ -1,13 +1,13 @@
 """An asyncio event loop with exact timers.
 
 Python calls Linux's epoll with a timeout that is rounded up to whole milliseconds. So each `sleep`, timeout and retry
-of a handler would be half a millisecond late on average, which is 5 % of 10 ms. `select` is precise to microseconds,
-but slow with many descriptors. Therefore `select` waits here for a single descriptor, which is that of the epoll object
-itself.
+of a handler would be half a millisecond late on average, which is 5 % of 10 ms. `select` is precise to a microsecond,
+but slow with many descriptors. Therefore this loop calls `select` with a single descriptor, the descriptor of the epoll
+object itself.
 
-No wait is shorter than 0.3 ms. With a thousand timers, some timer is due at any moment, and one iteration of the loop
-for each timer would cost more than the handlers. With 1,000 handlers that sleep for 10 ms, this loop handles 70k
-records/s with the minimum wait and 62k without it; a loop that waits with epoll handles 65k.
+No wait is shorter than 0.3 ms. With a thousand timers, some timer is due at almost any moment, and running one
+iteration of the loop for each timer would cost more than the handlers. With 1,000 handlers that sleep for 10 ms, this
+loop handles 70k records/s with the minimum wait and 62k without it; a loop that waits with epoll handles 65k.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import sys
 _SELECTABLE = 1024  # `select` only accepts descriptors below this number
 _LEAST_WAIT = 0.0003  # the shortest wait, in seconds
 
-# `gevent.monkey.patch_all()` removes EpollSelector, because it would block all greenlets.
+# `gevent.monkey.patch_all()` removes EpollSelector, because that selector would block all greenlets.
 if sys.platform == "linux" and hasattr(selectors, "EpollSelector"):
 
     class _ExactSelector(selectors.EpollSelector):
@@ -29,7 +29,7 @@ if sys.platform == "linux" and hasattr(selectors, "EpollSelector"):
             return super().select(timeout)
 
     def precise_event_loop() -> asyncio.AbstractEventLoop:
-        """Create an event loop like asyncio's own, but with exact timers."""
+        """Create an event loop that differs from asyncio's own only in its exact timers."""
         return asyncio.SelectorEventLoop(_ExactSelector())
 
 else:

@@ -10,10 +10,10 @@ from typing import Any
 
 @contextmanager
 def on_terminate(stop: Callable[[bool], None]) -> Iterator[None]:
-    """Call `stop(True)` at the first SIGTERM, to finish the running jobs, and `stop(False)` at each further one.
+    """At the first SIGTERM, call `stop(True)` to finish the running jobs. At each further SIGTERM, call `stop(False)`.
 
-    This applies only in the main thread, and only if SIGTERM has no handler yet. A process that is forked during the
-    block has no run to stop, so SIGTERM ends it.
+    Has no effect outside the main thread, or if SIGTERM already has a handler. A process that is forked during the
+    block has no run to stop, so a SIGTERM simply ends that process.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -30,7 +30,7 @@ def on_terminate(stop: Callable[[bool], None]) -> Iterator[None]:
             signal.raise_signal(signal.SIGTERM)
 
     try:
-        # Inside the `try`, because a Ctrl-C can arrive just as this call returns.
+        # This call is inside the `try`, because a Ctrl-C can arrive just as the call returns.
         signal.signal(signal.SIGTERM, terminate)
         yield
     finally:

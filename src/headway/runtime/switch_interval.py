@@ -1,9 +1,9 @@
 """Raises Python's thread switch interval with the number of threads that run handlers.
 
 A thread that waits for the interpreter lock wakes up once per switch interval (5 ms by default) to request the lock.
-With a thousand waiting threads, that makes 200,000 wake-ups a second, which leave little time for anything else. So the
-interval is 50 µs per handler thread, but never shorter than it was before: up to a hundred threads it keeps Python's
-default, and for a thousand it is 50 ms.
+With a thousand waiting threads, there would be 200,000 wake-ups a second, which would leave little time for anything
+else. So the interval is set to 50 µs for each handler thread, but never below its previous value: with up to a hundred
+threads it stays at Python's default, and with a thousand threads it is 50 ms.
 """
 
 import sys
@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_PER_THREAD = 50e-6  # seconds of the switch interval for each handler thread
+_PER_THREAD = 50e-6  # the length of the switch interval per handler thread, in seconds
 
 
 class _Switching:
-    """Sets the switch interval of the process, and restores the previous one when the last handler thread has ended."""
+    """Sets the switch interval of the process. Restores the previous value when the last handler thread has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +24,7 @@ class _Switching:
 
     @contextmanager
     def one_thread_more(self) -> Iterator[None]:
-        """Count the current thread as a thread that runs handlers, until the end of the block."""
+        """During the block, count the current thread as a thread that runs handlers."""
         self._count(1)
         try:
             yield

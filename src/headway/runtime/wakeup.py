@@ -1,7 +1,7 @@
-"""A wake-up that lets a thread, or several tasks of an event loop, wait for several clients at once without polling.
+"""A wake-up, with which a thread or several tasks of an event loop can wait for several clients without polling.
 
 librdkafka writes a byte to the socket when something arrives in a consumer's empty queue. Any thread can do the same by
-calling `set`. The signal is edge-triggered: after each wait, the caller must read from every client until that client
+calling `set`. The signal is edge-triggered, so after each wait, the caller must read from every client until the client
 has nothing left, and only then wait again.
 """
 
@@ -11,7 +11,8 @@ import selectors
 import socket
 from collections.abc import Callable
 
-# The number of bytes to read at once. If the socket holds more, the only cost is one more iteration of the loop.
+# The maximum number of bytes to read at once. If the socket holds more bytes, that costs only one more iteration of the
+# loop.
 _PLENTY = 4096
 
 
@@ -24,7 +25,7 @@ class Wakeup:
         self._writer.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._reader, selectors.EVENT_READ)
-        self._waiting = set[asyncio.Event]()  # one event for each task that waits in the event loop
+        self._waiting = set[asyncio.Event]()  # one event for each task of the event loop that is waiting
 
     @property
     def fd(self) -> int:
@@ -32,8 +33,8 @@ class Wakeup:
         return self._writer.fileno()
 
     def set(self) -> None:
-        """Wake all waiters. If there is no waiter, the next wait returns at once. After `close` this does nothing."""
-        with contextlib.suppress(OSError):  # a full socket means that the flag is already set
+        """Set the flag: wake all waiters, or make the next wait return at once. After `close`, this does nothing."""
+        with contextlib.suppress(OSError):  # if the socket is full, the flag is already set
             self._writer.send(b"\x01")
 
     def wait(self, timeout: float | None) -> None:
@@ -64,9 +65,9 @@ class Wakeup:
             each.set()
 
     def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Callable[[], None]:
-        """Make an event loop call `call` each time the flag is set, after clearing the flag.
+        """Each time the flag is set, clear the flag, and call `call` in this event loop.
 
-        Returns a function that stops this. Call that function in the loop's thread.
+        Returns a function that ends the watch. The returned function must be called in the loop's thread.
         """
 
         def cleared() -> None:
@@ -81,7 +82,7 @@ class Wakeup:
         return end
 
     def close(self) -> None:
-        """Close the sockets. No client must write to them afterwards."""
+        """Close the sockets. Afterwards, no client must write to them."""
         self._selector.close()
         self._reader.close()
         self._writer.close()

@@ -1,1 +1,1 @@
-"""The relay: it moves records between delay topics, and delivers them when they are due."""
+"""The relay, which moves records between delay topics and delivers them when they are due."""

@@ -1,7 +1,7 @@
-"""Examines the delay topics in Kafka. It adds new ones, takes others out of use, and deletes those that are not needed.
+"""Examines the delay topics in Kafka: adds delay topics, takes others out of use, and deletes unused delay topics.
 
-All that the next examination needs is stored in the ladder's topic. So another relay can continue where one has ended,
-and two relays that examine the delay topics at the same time reach the same result.
+Everything that the next examination needs is stored in the ladder's topic. So when a relay ends, another relay can
+continue its work, and two relays that examine the delay topics at the same time reach the same result.
 """
 
 import logging
@@ -24,20 +24,23 @@ from headway.kafka.reading.group_inspector import GroupInspector
 log = logging.getLogger(__name__)
 
 SETTLES_IN = 900_000
-"""For this many milliseconds after a change of the delay topics, they are changed again only for a large gain."""
+"""How long after a change of the delay topics a further change needs a large gain, in milliseconds."""
 
 KNOWN_IN = 900_000
-"""After this many milliseconds, every scheduler knows that a delay topic is out of use."""
+"""How long it takes until every scheduler has stopped using a delay topic that is out of use, in milliseconds."""
 
 UNREAD_FOR = 120_000
-"""A delay topic is deleted only after no relay has read it for this many milliseconds."""
+"""How long a delay topic must not have been read by any relay before it is deleted, in milliseconds."""
 
 _SAME = 0.05  # Delays count as unchanged if they change the cost by less than this many writes per record.
-_FEW = 1000  # a delay topic with at most this many offsets is read, because it might contain only transaction markers
+_FEW = 1000  # if a delay topic has at most this many offsets, it is read, because they might all be transaction markers
 
 
 class _Fitted(NamedTuple):
-    """The latest search for better delay topics with its inputs, so that it is not repeated for the same inputs."""
+    """The result and the inputs of the latest search for better delay topics.
+
+    It is not repeated for the same inputs.
+    """
 
     delay_topics: DelayTopicsNow
     delays: Mapping[int, float]
@@ -47,14 +50,14 @@ class _Fitted(NamedTuple):
 
 
 class DelayTopicExaminer:
-    """Examines the delay topics of a scheduler. Only one thread may use it.
+    """Examines the delay topics of a scheduler. Not thread-safe.
 
     Args:
         config: librdkafka's settings.
         names: The names of the scheduler's topics.
-        most: The most delay topics that may exist.
-        retire_after: A delay topic may be retired when no record was written to it for this many seconds.
-        applies: True to change the delay topics, False to only log which delay topics would be better.
+        most: The maximum number of delay topics that can exist.
+        retire_after: A delay topic can be retired if no record has been written to it for this many seconds.
+        applies: True to change the delay topics, or False to only log which delay topics would be better.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class DelayTopicExaminer:
         Args:
             now: The brokers' time in milliseconds.
             values: The delays to store, by key.
-            own: The recent delays of this relay's own partitions, which may be newer than the stored ones.
+            own: The recent delays of this relay's own partitions, which can be newer than the stored delays.
             wanted: The partitions whose stored delays are needed.
             leads: True if this relay decides which delay topics are in use.
 
@@ -125,7 +128,7 @@ class DelayTopicExaminer:
     def _state(self, stored: Mapping[str, bytes]) -> FitState:
         return fit_state_from(self._names.ladder, stored.get(FIT_KEY))
 
-    # Decisions, and their execution
+    # Making decisions and carrying them out
 
     def _decide(
         self, reader: TopicReader, layout: Layout, before: FitState, delays: Mapping[int, float], now: int
@@ -161,7 +164,7 @@ class DelayTopicExaminer:
     def _fitted(self, delay_topics: DelayTopicsNow, delays: Mapping[int, float], *, settled: bool) -> tuple[int, ...]:
         """Return the delay topics to use.
 
-        The search for them is skipped if its inputs are unchanged, because it takes time.
+        If the inputs are the same as in the last search, the last result is returned, because a search takes time.
         """
         last = self._last
         if (
@@ -196,14 +199,14 @@ class DelayTopicExaminer:
         self._stored_at = time.monotonic()
 
     def _is_news(self, before: FitState, state: FitState) -> bool:
-        """Return whether to store the state: a delay topic has entered another step, or the last time was long ago."""
+        """Return whether the state must be stored: if a delay topic has entered another step, or from time to time."""
         if _steps(before) != _steps(state):
             return True
         is_long_ago = time.monotonic() - self._stored_at >= min(600.0, self._waits.unused / 12_000)
         return is_long_ago and before != state
 
     def _delete(self, delay_topic: int, retires: int, now: int) -> None:
-        """Delete a delay topic, unless something has changed since it was examined."""
+        """Delete a delay topic, unless something has changed since the topic was examined."""
         began = time.monotonic()
         reader = self._reader or TopicReader(self._config)
         layout, stored = layout_seen_by(reader, self._names.name, "Delete"), self._stored(reader)
@@ -226,7 +229,7 @@ class DelayTopicExaminer:
     # The start and end offsets of the delay topics
 
     def _ends(self, reader: TopicReader, delay_topics: Iterable[int], partitions: int) -> dict[int, int]:
-        """Return the sum of the end offsets of each delay topic. Delay topics with missing partitions are left out."""
+        """Return the sum of the end offsets of each delay topic. A delay topic with a missing partition is left out."""
         places = {delay_topic: self._places(delay_topic, partitions) for delay_topic in delay_topics}
         found = reader.bounds().ends([place for each in places.values() for place in each])
         return {
@@ -239,7 +242,7 @@ class DelayTopicExaminer:
         return [(self._names.delay_topic(delay_topic), number) for number in range(partitions)]
 
     def _empty(self, reader: TopicReader, delay_topics: Iterable[int], partitions: int) -> set[int]:
-        """Return the delay topics that have neither a record nor an open transaction."""
+        """Return the delay topics that have neither records nor open transactions."""
         places = {place: delay_topic for delay_topic in delay_topics for place in self._places(delay_topic, partitions)}
         starts, ends = reader.bounds().starts(places), reader.bounds().ends(places)
         decided = reader.bounds(isolation="read_committed").ends(places)

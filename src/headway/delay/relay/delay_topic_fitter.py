@@ -27,31 +27,32 @@ MOST_DELAY_TOPICS = 16
 RETIRE_AFTER = 6 * 3600.0
 
 LOOK_EVERY = 5.0
-"""The seconds between two examinations of the delay topics while records come in."""
+"""The time between two examinations of the delay topics while records arrive, in seconds."""
 
 LOOK_AT_REST_EVERY = 60.0
-"""The seconds between two examinations while no records come in."""
+"""The time between two examinations of the delay topics while no records arrive, in seconds."""
 
 _STORE_EVERY = 600.0
 _WARN_EVERY = 60.0
 _CLOSE_WITHIN = 5.0
-_SAME = 0.1  # Delays are stored again only if they change the cost by this many writes per record.
+_SAME = 0.1  # Delays are stored again only if they change the cost by at least this many writes per record.
 
 
 class DelayTopicFitter:
     """Counts the delays of incoming records.
 
-    The relay that has partition 0 also fits the delay topics to them, in a thread.
+    In the relay that has partition 0, a thread also fits the delay topics to these delays.
 
-    Each relay stores the delays of the records in its partitions. The relay with partition 0 adds up all stored delays
-    and decides.
+    Each relay stores the delays of the records in its own partitions. The relay with partition 0 adds up the stored
+    delays of all partitions, and decides which delay topics to use.
 
     Args:
         config: librdkafka's settings.
         names: The names of the scheduler's topics.
-        mode: With "report" the fitter logs which delay topics would be better; with "auto" it puts them in use.
-        most: The most delay topics that may exist.
-        retire_after: A delay topic may be retired when no record was written to it for this many seconds.
+        mode: With "report", the fitter logs which delay topics would be better. With "auto", it puts these delay topics
+            in use.
+        most: The maximum number of delay topics that can exist.
+        retire_after: A delay topic can be retired if no record has been written to it for this many seconds.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class DelayTopicFitter:
         self._is_on = mode != "off"
         self._examiner = DelayTopicExaminer(config, names, most, retire_after, applies=mode == "auto")
         self._recent: dict[int, RecentDelays] = {}
-        self._restored: set[int] = set()  # the partition numbers whose stored delays were added to the counts
+        self._restored: set[int] = set()  # the partition numbers whose stored delays have been added to the counts
         self._stored: dict[int, dict[int, float]] = {}
         self._stored_at: dict[int, float] = {}
         self._something_came = False
@@ -78,18 +79,18 @@ class DelayTopicFitter:
         self._examine_at = self._warn_at = 0.0
 
     def count(self, number: int, delay_topic: int, records: Sequence[Fetched], ladder: Ladder, now: int) -> None:
-        """Count the delays of those fetched records that were newly scheduled."""
+        """Count the delays of the newly scheduled records among these fetched records."""
         if self._is_on:
             self.add(number, delays_of(delay_topic, records, ladder), now)
 
     def add(self, number: int, delays: Iterable[int], now: int) -> None:
-        """Add the delays of records that were changed in a partition to its counts."""
+        """Add the delays of records that were rescheduled or repeated in a partition to the partition's counts."""
         if self._is_on and (delays := list(delays)):
             self._something_came = True
             self._recent.setdefault(number, RecentDelays(now)).add(delays, now)
 
     def examine_if_due(self, numbers: Collection[int], ladder: Ladder, now: int) -> None:
-        """Start an examination in the background if it is time for one, or take the result of the last one.
+        """If an examination is due, start it in the background. If an examination has ended, take its result.
 
         Never waits.
         """
@@ -118,7 +119,7 @@ class DelayTopicFitter:
         return self._recent[number].encode(now)
 
     def _differs(self, number: int, own: Mapping[int, dict[int, float]], ladder: Ladder) -> bool:
-        """Return whether the delays of a partition must be stored: they have changed, or the last time was long ago."""
+        """Return whether the delays of a partition must be stored: if they have changed, or from time to time."""
         at = time.monotonic()
         before = self._stored.get(number)
         if before and at < self._stored_at[number] + _STORE_EVERY and is_like(own[number], before, ladder, _SAME):
@@ -135,7 +136,7 @@ class DelayTopicFitter:
                 log.warning("The delay topics cannot be fitted. %s", error)
         except HeadwayError as error:
             log.debug("The delay topics cannot be fitted now: %s", error)
-        except Exception:  # deliveries continue with the present delay topics
+        except Exception:  # deliveries must continue with the current delay topics
             log.exception("The delay topics cannot be fitted now.")
         else:
             for number, stored in stored_delays.items():
@@ -144,7 +145,7 @@ class DelayTopicFitter:
             self._restored |= stored_delays.keys()
 
     def close(self) -> None:
-        """Wait a few seconds for a running examination, because the brokers might not answer it."""
+        """Wait for a running examination, but only a few seconds, because the brokers might not answer."""
         if self._examining is None:
             self._examiner.close()
             return

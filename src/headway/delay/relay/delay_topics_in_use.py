@@ -1,4 +1,4 @@
-"""The delay topics that a relay reads, and a check whether they were recreated."""
+"""Keeps track of the delay topics that a relay reads, and detects whether topics were recreated."""
 
 import logging
 import time
@@ -15,14 +15,14 @@ from headway.records.record_types import Message
 
 log = logging.getLogger(__name__)
 
-_READ_AGAIN_AFTER = 0.1  # the first pause in seconds; it doubles with each attempt, up to `_READ_AT_LEAST_EVERY`
+_READ_AGAIN_AFTER = 0.1  # the first pause, in seconds; doubled after each attempt, up to `_READ_AT_LEAST_EVERY`
 _READ_AT_LEAST_EVERY = 15.0
 
 
 class DelayTopicsInUse:
-    """The delay topics that exist, and the ladder of those that get records.
+    """The delay topics that exist, and the ladder of the delay topics to which records are written.
 
-    Both are empty before `begin` finds some.
+    Until `begin` has found delay topics, `delay_topics` is empty.
     """
 
     def __init__(self, reader: TopicReader, names: TopicNames) -> None:
@@ -31,14 +31,15 @@ class DelayTopicsInUse:
         self.ladder = Ladder.exponential()
         self.delay_topics: tuple[int, ...] = ()
         self.unread: frozenset[int] = frozenset()
-        self.is_outdated = False  # true if another ladder was put in use, or a delay topic was created or retires
+        # True if another ladder was put in use, or a delay topic was created or is being retired.
+        self.is_outdated = False
         self._other_ladder = self._other_unread = False
         self._read_at = time.monotonic()
         self._read_again_after = _READ_AGAIN_AFTER
         self._ids: dict[str, str] = {}
 
     def begin(self) -> bool:
-        """Use the delay topics that exist, unless some were found earlier. Returns whether any exist."""
+        """Look for delay topics, unless some were found earlier. Returns whether there are any."""
         if not self.delay_topics and (layout := self._layout()):
             self._use(layout)
         return bool(self.delay_topics)
@@ -48,7 +49,7 @@ class DelayTopicsInUse:
 
     @property
     def state_keys(self) -> dict[str, str]:
-        """The key of the stored progress for each topic that is read: the delay topics and the topic of commands."""
+        """For each topic that the relay reads, the key of its stored progress."""
         keys = {
             self._names.delay_topic(delay_topic): MEMORY_KEY if delay_topic == MEMORY else delay_topic_key(delay_topic)
             for delay_topic in self.delay_topics
@@ -70,11 +71,11 @@ class DelayTopicsInUse:
 
     @property
     def usable(self) -> Ladder:
-        """The ladder of the delay topics that exist."""
+        """The ladder, without delay topics that do not exist."""
         return usable(self.ladder, self.delay_topics)
 
     def note(self, message: Message) -> None:
-        """Process a record of the ladder's topic, which may put other delay topics in use or retire some."""
+        """Process a record of the ladder's topic. The record can put other delay topics in use, or retire some."""
         key, value = message.key(), message.value()
         if ladder := ladder_from(self._names, key, value):
             self._other_ladder = ladder != self.ladder
@@ -89,9 +90,9 @@ class DelayTopicsInUse:
         self._read_again_after = _READ_AGAIN_AFTER
 
     def update(self) -> bool:
-        """Switch to the delay topics that were put in use. Returns whether they differ from the previous ones.
+        """Switch to the delay topics that were put in use. Returns whether anything has changed.
 
-        While delay topics are missing that existed before, it changes nothing and checks again later.
+        While delay topics that existed before are missing, nothing is changed, and a later call checks again.
         """
         if time.monotonic() - self._read_at < self._read_again_after:
             return False
@@ -112,13 +113,13 @@ class DelayTopicsInUse:
         self.ladder, self.delay_topics, self.unread = layout.ladder, layout.delay_topics, layout.unread
 
     def _lost(self, layout: Layout) -> list[int]:
-        """Return the delay topics of the ladder that existed before but are missing now."""
+        """Return the delay topics of the ladder that existed before and are missing now."""
         return sorted(set(layout.ladder.delays).intersection(self.delay_topics).difference(layout.delay_topics))
 
     def refresh(self) -> bool:
-        """Use the delay topics that exist now. Returns False while delay topics are missing that existed before.
+        """Use the delay topics that exist now. Returns False while delay topics that existed before are missing.
 
-        Brokers learn of new topics one after another, so a missing topic might appear soon.
+        Brokers get the metadata of a new topic one after another, so a missing topic might soon be listed.
         """
         layout = self._layout()
         lost = [] if layout is None else list(map(self._names.delay_topic, self._lost(layout)))
@@ -135,10 +136,10 @@ class DelayTopicsInUse:
         return True
 
     def topic_ids(self) -> dict[str, str]:
-        """Return the id that Kafka gave each existing topic."""
+        """Return the id that Kafka has given to each existing topic."""
         return self._reader.admin.topic_ids(list(self.state_keys))
 
     def were_recreated(self, ids: dict[str, str]) -> bool:
-        """Remember the ids of the topics. Returns whether some topics were recreated, which changes their ids."""
+        """Remember the ids of the topics. Returns whether an id has changed, because the topic was recreated."""
         before, self._ids = self._ids, ids
         return any(ids.get(topic, id_) != id_ for topic, id_ in before.items())

@@ -1,4 +1,4 @@
-"""Deletes the records that a relay has handled, from time to time."""
+"""Deletes from time to time the records that a relay has handled."""
 
 import logging
 import time
@@ -11,17 +11,17 @@ from headway.kafka.reading.compacted import TopicReader
 
 log = logging.getLogger(__name__)
 
-DELETE_EVERY = 10.0  # seconds between two deletions
+DELETE_EVERY = 10.0  # the time between two deletions, in seconds
 
 
 class Deletions:
     """Deletes handled records from the delay topics and the topic of commands.
 
-    If this is not permitted, it logs a warning.
+    If the deletion is not permitted, a warning is logged.
 
     Args:
-        reader: Provides the admin client.
-        connection: The settings, from which the principal in the warning is taken.
+        reader: The reader whose admin client is used.
+        connection: The settings of the connection, which contain the principal that the warning names.
     """
 
     def __init__(self, reader: TopicReader, connection: Mapping[str, Any]) -> None:
@@ -32,11 +32,11 @@ class Deletions:
         self._begun: RelayOffsets = {}
 
     def begin_from(self, starts: RelayOffsets) -> None:
-        """Also delete the records before these offsets, in case an earlier relay has not deleted them."""
+        """Delete the records before these offsets too, because an earlier relay might not have deleted them."""
         self._begun = starts
 
     def begin_again(self) -> None:
-        """Forget what was deleted, because the topics were recreated."""
+        """Forget what has been deleted, because the topics were recreated."""
         self._deletion = Deletion()
 
     def is_due(self) -> bool:

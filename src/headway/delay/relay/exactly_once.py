@@ -1,4 +1,4 @@
-"""Carries out a relay's decisions in exactly-once mode, with one transaction for each round.
+"""Carries out a relay's decisions in exactly-once mode, in one transaction for each round.
 
 The generation of the consumer group fences off a relay that was expelled from the group, so that each partition has
 only one relay (KIP-447).
@@ -48,10 +48,10 @@ class ExactlyOnce(RelayOutput):
 
     The offsets in the transaction fence off an expelled relay.
 
-    While a thread commits one round, another producer already writes the next round. The next round is committed after
-    the first, because it builds on the state of the first. Three producers take turns, because a broker refuses a
-    producer's next records while it is still writing the markers of the producer's last transaction; librdkafka then
-    waits 20 ms.
+    While a thread commits one round, another producer already writes the next round. The next round is committed only
+    after the first one, because it builds on the state of the first. Three producers take turns: while a broker is
+    still writing the markers of a producer's last transaction, it refuses that producer's next records, and librdkafka
+    then waits for 20 ms.
     """
 
     def __init__(self, parts: RelayParts) -> None:
@@ -60,7 +60,7 @@ class ExactlyOnce(RelayOutput):
         clients = together(
             *(partial(fenced, parts.config, each, parts.names.state) for each in self._ids), close=close_at_once
         )
-        # The first writer is the next to be used.
+        # The first writer in the queue is the next one to be used.
         self._writers = deque(writer_for(client, parts.config) for client in clients)
 
     def partitions(self, topic: str, within: float) -> int:
@@ -75,7 +75,7 @@ class ExactlyOnce(RelayOutput):
         return 0  # always 0, because `carry_out` waits until all its records are acknowledged
 
     def carry_out(self, ticks: Ticks, offsets: RelayOffsets, now: int) -> None:
-        # Take the group's metadata now, when the round was decided, so that a later rebalance fences this round off.
+        # Take the group's metadata now, at the time of the decisions, so that a later rebalance fences this round off.
         member = member_of(self._consumer)
         records = self._records(ticks, now)
         writer = self._writers[0]
@@ -86,8 +86,8 @@ class ExactlyOnce(RelayOutput):
             self._renew(writer, batches_of_one=True)
             if rejection.position is not None:
                 records = list(self._replaced(rejection, records[rejection.position], records))
-            # Finding the refused record takes time, but a transaction times out soon. So write each partition on its
-            # own.
+            # Finding the refused record takes time, and a transaction soon times out. So write each partition
+            # separately.
             elif len(ticks) > 1:
                 for number, tick in ticks.items():
                     mine = {place: offset for place, offset in offsets.items() if place[1] == number}
@@ -107,7 +107,7 @@ class ExactlyOnce(RelayOutput):
     def _replaced(
         self, rejection: Rejection, rejected: RelayRecord, records: Iterable[RelayRecord]
     ) -> Iterator[RelayRecord]:
-        """Yield these records, with replacements for the rejected one and for others that would also be rejected."""
+        """Yield these records. The rejected record, and others that would be rejected too, are replaced."""
         for out in records:
             if out is not rejected and not is_refused_too(rejection.error, rejected, out):
                 yield out
@@ -115,7 +115,10 @@ class ExactlyOnce(RelayOutput):
                 yield instead
 
     def _attempt(self, writer: TransactionalWriter, records: Sequence[RelayRecord], moved: Moved) -> Rejection | None:
-        """Write all records in a new transaction, and note their offsets. Returns the rejected record, if any."""
+        """Write all records in a new transaction, and note their offsets.
+
+        If a record is rejected, returns the rejection.
+        """
         writer.begin()
         state, began = self._names.state, time.monotonic()
         last_moves = {

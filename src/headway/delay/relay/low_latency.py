@@ -1,8 +1,8 @@
-"""Carries out a relay's decisions in low-latency mode: it sends at once and stores progress later.
+"""Carries out a relay's decisions in low-latency mode: records are sent at once, and progress is stored later.
 
-The guarantee is weaker, because a crash repeats the latest deliveries. Progress is stored in transactions, which the
-generation of the consumer group fences off. So if a relay was frozen and a second relay has taken its place, the first
-cannot overwrite the answers that the second has given since.
+The guarantee is weaker than in exactly-once mode, because the latest deliveries are repeated after a crash. Progress is
+stored in transactions, which are fenced by the generation of the consumer group. So if a relay was frozen and a second
+relay has taken its place, the first relay cannot overwrite the progress that the second one has stored since then.
 """
 
 import contextlib
@@ -46,13 +46,13 @@ from headway.runtime.gc_pause import GcPause
 
 _STORE_EVERY = 0.25
 _CLOSE_WITHIN = 0.5
-_REPORT_TAKES = 1_500  # bytes of memory for a record's source and the callback for its delivery report
+_REPORT_TAKES = 1_500  # how much memory a record's source and the callback for its delivery report take, in bytes
 
 
 class _SentRound:
-    """A round whose records were sent: how many are not acknowledged yet, and the state to store after that.
+    """A round whose records have been sent: how many are not acknowledged yet, and the state to store afterwards.
 
-    `member` is the group's metadata at the time of the decision.
+    `member` is the group's metadata at the time of the decisions.
     """
 
     __slots__ = ("left", "member", "moved", "offsets", "state")
@@ -87,11 +87,11 @@ class LowLatency(RelayOutput):
             close=close_at_once,
         )
         self._states = writer_for(states, parts.config)
-        self._sent: deque[_SentRound] = deque()  # the rounds, in the order in which their state is stored
+        self._sent: deque[_SentRound] = deque()  # the rounds in the order in which their state must be stored
         self._to_store: deque[_SentRound] = deque()
         self._refused: deque[tuple[RelayRecord, _SentRound]] = deque()
         self._stored_at = 0.0
-        # Records were handled since progress was last stored, and it is too early to store it again.
+        # True if records have been handled since progress was last stored, and it is too early to store progress again.
         self._is_behind = False
         self._failure: KafkaError | None = None
         self._under_way = 0
@@ -121,7 +121,7 @@ class LowLatency(RelayOutput):
         with GcPause():
             for out in others:
                 self._send(out, round_)
-        if answers:  # an answer must still be true after a crash, so store the progress first
+        if answers:  # progress is stored first, so that an answer is still true after a crash
             self.finish()
             for out in answers:
                 self._send(out, _SentRound(1, [], {}))
@@ -138,7 +138,7 @@ class LowLatency(RelayOutput):
                 self._failure = _not_stored(out.topic, error)
             elif refused_alone is not None:
                 refused_alone.append(error)
-            else:  # another record of the same batch may be the cause
+            else:  # another record of the same batch might be the cause
                 self._refused.append((out, round_))
 
         self._under_way += size
@@ -184,7 +184,7 @@ class LowLatency(RelayOutput):
         return COMMIT_CHECKED_AGAIN_AFTER if self._sent or self._uncommitted else NOTHING_PENDING_FOR
 
     def _go_on_storing(self) -> None:
-        """Note progress that is now stored, and start to store the next round. Never waits."""
+        """Record which progress is now stored, and begin to store the state of the next round. Never waits."""
         if self._uncommitted and self._uncommitted.is_over:
             self._await_commit()
         if self._to_store and self._uncommitted is None:
@@ -228,7 +228,7 @@ class LowLatency(RelayOutput):
             raise failure
 
     def _note_done(self) -> None:
-        """Remove rounds from the front of the queue as long as all their records are written."""
+        """Remove the rounds at the front of the queue whose records have all been written."""
         while self._sent and not self._sent[0].left:
             done = self._sent.popleft()
             if done.moved:
@@ -246,7 +246,8 @@ class LowLatency(RelayOutput):
         try:
             self.finish()
         finally:
-            with contextlib.suppress(KafkaError):  # store what was delivered, so that it is not repeated
+            # Store the progress, so that records that were delivered are not repeated.
+            with contextlib.suppress(KafkaError):
                 self._store_all()
             self._to_store.clear()
             try:
@@ -257,7 +258,7 @@ class LowLatency(RelayOutput):
 
 
 def _not_stored(topic: str, error: Any) -> KafkaError:
-    """Return the error for a record without which the relay cannot continue."""
+    """Return the error for a record that was not stored, if the relay cannot continue without it."""
     if right := right_for(error.name(), "Write", topic=topic):
         return AuthorizationError(right.missing())
     return KafkaError(f"A record for {topic} was not stored: {error.str()}.")

@@ -1,4 +1,4 @@
-"""The interface of a relay's output, and the code that is common to both modes."""
+"""The interface of a relay's output, and the code that exactly-once mode and low-latency mode share."""
 
 import time
 from abc import ABC, abstractmethod
@@ -24,13 +24,13 @@ from headway.runtime.gc_pause import GcPause
 Mode = Literal["exactly-once", "low-latency"]
 
 NOTHING_PENDING_FOR = 10.0
-"""An output without pending work is served again after this many seconds."""
+"""How soon `serve` must be called again if the output has no pending work, in seconds."""
 COMMIT_CHECKED_AGAIN_AFTER = 0.02
-"""A running commit is checked again after this many seconds."""
+"""How soon `serve` must be called again if a commit is running, in seconds."""
 
 Ticks = Mapping[int, RelayTick]
 Moved = dict[int, dict[int, int]]
-"""For each partition number and delay topic, the offset after the last record that was moved there."""
+"""For each partition number and each delay topic, the offset after the last record that was moved to it."""
 
 
 class Uncommitted(NamedTuple):
@@ -42,14 +42,18 @@ class Uncommitted(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """True if `result` returns without waiting."""
+        """True if `result` would return or raise without waiting."""
         return self.committed.done() or time.monotonic() > self.deadline
 
     def result(self) -> RelayOffsets:
-        """Wait for the commit, and return the committed offsets. Raises `KafkaError` if it failed or took too long."""
+        """Wait for the commit, and return the committed offsets.
+
+        Raises `KafkaError` if the commit failed or took too long.
+        """
         try:
             self.committed.result(max(0.0, self.deadline - time.monotonic()))
-        # The transaction cannot be committed later either, because the next relay that reads the state fences it off.
+        # After the deadline, the transaction cannot be committed anymore, because the next relay that reads the state
+        # fences it off.
         except TimeoutError as late:
             raise KafkaError(f"A transaction could not be committed within {HANGS_AFTER:g} s.") from late
         return self.offsets
@@ -62,7 +66,7 @@ class RelayParts(NamedTuple):
     names: TopicNames
     ladder: Ladder  # the delay topics in use
     consumer: RelayConsumer  # a member of the group
-    clock: BrokerClock  # learns the brokers' time from the timestamps of acknowledged records
+    clock: BrokerClock  # estimates the brokers' time from the timestamps of acknowledged records
 
 
 class RelayOutput(ABC):
@@ -75,7 +79,7 @@ class RelayOutput(ABC):
         self._writing = Writing(parts.names, parts.ladder, self.partitions, partial(why_not_writable, parts.config))
         self._uncommitted: Uncommitted | None = None
         self.done: dict[Partition, int] = {}
-        """For each partition, the offset below which all records are handled and this progress is stored."""
+        """For each partition, the offset below which all records are handled, as far as this progress is stored."""
         self.written: deque[Moved] = deque()
         """For each written round, the offsets after its last moved records, by partition number and delay topic."""
 
@@ -95,14 +99,14 @@ class RelayOutput(ABC):
 
     @abstractmethod
     def carry_out(self, ticks: Ticks, offsets: RelayOffsets, now: int) -> None:
-        """Carry out these decisions, or start to.
+        """Carry out these decisions, or begin to carry them out.
 
         Raises `KafkaError`, now or in a later call, if the relay must restart.
         """
 
     @abstractmethod
     def serve(self) -> float:
-        """Do pending work without waiting. Returns in how many seconds there is more to do."""
+        """Do pending work without waiting. Returns the number of seconds until `serve` must be called again."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -114,7 +118,7 @@ class RelayOutput(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish if possible, then close all clients."""
+        """Finish the work in progress if possible, and then close all clients."""
 
     def _records(self, ticks: Ticks, now: int) -> list[RelayRecord]:
         """Return the records that carry out these decisions."""
@@ -122,24 +126,27 @@ class RelayOutput(ABC):
             return [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
 
     def _begin_commit(self, commit: Callable[[], None], offsets: RelayOffsets) -> None:
-        """Commit a round in a thread."""
+        """Begin to commit a round, in a separate thread."""
         self._uncommitted = Uncommitted(in_background(commit), offsets, time.monotonic() + HANGS_AFTER)
 
     def _await_commit(self) -> None:
-        """Wait for the running commit, if any, and note its offsets. Raises `KafkaError` if it failed."""
+        """If a commit is running, wait for it and note its offsets. Raises `KafkaError` if the commit failed."""
         if self._uncommitted is not None:
             uncommitted, self._uncommitted = self._uncommitted, None
             self.done.update(uncommitted.result())
 
 
 def moves_of(ticks: Ticks) -> Moved:
-    """Return the delay topics that records move to, by partition number, each with offset 0 until one is written."""
+    """Return, by partition number, the delay topics that records move to.
+
+    The offset of each is 0 until a record is written.
+    """
     return {number: dict.fromkeys(tick.moved, 0) for number, tick in ticks.items() if tick.moved}
 
 
 def note_move(moved: Moved, out: RelayRecord, offset: int) -> None:
-    """Note the offset at which a moved record was written, if it was requested."""
+    """Note the offset at which a moved record was written, if the record's tick asked for it."""
     if out.delay_topic is not None and out.delay_topic in (delay_topics := moved.get(out.partition, {})):
         delay_topics[out.delay_topic] = max(
             delay_topics[out.delay_topic], offset + 1
-        )  # an offset below 0 means unknown
+        )  # a negative offset means that the offset is unknown

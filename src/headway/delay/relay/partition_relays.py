@@ -1,7 +1,4 @@
-"""Passes fetched records to the state machines of the partition numbers that a relay is responsible for.
-
-This module also collects the decisions of these state machines.
-"""
+"""Passes fetched records to the state machines of a relay's partition numbers, and collects their decisions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -51,9 +48,9 @@ class PartitionRelays:
         return sum(relay.held for relay in list(self._relays.values()))
 
     def add(self, number: int, relay: PartitionRelay, delay_topics: Sequence[int]) -> None:
-        """Add the state machine of a partition number.
+        """Add the state machine for a partition number.
 
-        It handles that partition of the commands topic and of these delay topics.
+        The state machine handles the partition with this number of the topic of commands and of these delay topics.
         """
         self._relays[number] = relay
         self._places |= {
@@ -68,7 +65,7 @@ class PartitionRelays:
         self._searcher.forget()
 
     def begin(self) -> dict[Partition, int]:
-        """Return the offset from which to fetch each partition."""
+        """Return, for each partition, the offset at which fetching must begin."""
         self._fetched_to = {
             place: relay.commands_start if delay_topic is None else relay.start(delay_topic)
             for place, (relay, delay_topic) in self._places.items()
@@ -76,13 +73,13 @@ class PartitionRelays:
         return dict(self._fetched_to)
 
     def commands_starts(self) -> dict[Partition, int]:
-        """Return, for each partition of the command topic, the offset below which every command is handled."""
+        """Return, for each partition of the topic of commands, the offset below which every command is handled."""
         return {(self._names.commands, number): relay.commands_start for number, relay in self._relays.items()}
 
     def receive(self, messages: Sequence[Any], ends: Mapping[Partition, int], ladder: Ladder, now: int) -> list[Any]:
-        """Pass fetched records, and the end offsets that were reached, to the state machines.
+        """Pass fetched records, and the end offsets that have been reached, to the state machines.
 
-        Returns records of other topics.
+        Returns the records of all other topics.
 
         Raises `KafkaError` if a topic was recreated.
         """
@@ -111,7 +108,7 @@ class PartitionRelays:
         return others
 
     def _was_recreated(self, place: Partition, offset: int) -> bool:
-        """Return whether the topic was recreated: then its offsets have started again."""
+        """Return whether the offsets of a partition have started again, because its topic was recreated."""
         before, self._fetched_to[place] = self._fetched_to[place], offset + 1
         return offset < before
 
@@ -137,14 +134,14 @@ class PartitionRelays:
         return ticks
 
     def unstored(self, now: int) -> dict[int, RelayTick]:
-        """Return decisions that only store the state that was not stored with earlier decisions."""
+        """Return decisions whose only purpose is to store state that earlier decisions did not store."""
         return {number: tick for number, relay in self._relays.items() if (tick := relay.unstored(now))}
 
     def offsets(self, ticks: Ticks) -> dict[Partition, int]:
         """Return the offsets to commit to the consumer group, below which all records are handled.
 
-        They fence off an expelled relay and show the progress to operators. The relay itself starts from its own stored
-        state.
+        The committed offsets fence off an expelled relay and show the progress to operators. The relay itself starts
+        from its own stored state.
         """
         done = dict[Partition, int]()
         for number, tick in ticks.items():
@@ -152,19 +149,19 @@ class PartitionRelays:
                 done[self._names.commands if delay_topic is None else self._names.delay_topic(delay_topic), number] = (
                     offset
                 )
-            # A transaction without offsets would not be fenced off, so commit an unchanged offset.
+            # Kafka would not fence a transaction without offsets, so commit an unchanged offset.
             if tick.state and not tick.offsets:
                 done[self._names.commands, number] = self._relays[number].commands_start
         return done
 
     def written(self, moved: Moved, now: int) -> None:
-        """Tell the state machines which moved records Kafka has stored."""
+        """Report to the state machines which moved records Kafka has stored."""
         for number, ends in moved.items():
             if number in self._relays:
                 self._relays[number].written(ends, now)
 
     def full(self) -> set[Partition]:
-        """Return the partitions from which no records should be fetched now, because memory is full."""
+        """Return the partitions from which no records must be fetched now, because memory is full."""
         return {
             (self._names.delay_topic(delay_topic), number)
             for number, relay in self._relays.items()
@@ -172,12 +169,12 @@ class PartitionRelays:
         }
 
     def next_wake(self, now: int) -> float:
-        """Return the brokers' time at which work becomes due even if no record arrives, or infinity if no work will."""
+        """Return the brokers' time at which work is due even if no record arrives, or infinity if there is none."""
         return min((relay.next_wake(now) for relay in self._relays.values()), default=math.inf)
 
 
 def counts_of(ticks: Ticks) -> dict[str, int]:
-    """Return the counts of delivered, moved and refused records of one round of decisions."""
+    """Return how many records were delivered, moved and refused in one round of decisions."""
     writes = [write for tick in ticks.values() for write in tick.writes]
     moved = sum(write.delay_topic is not None for write in writes)
     refused = sum(len(tick.refusals) for tick in ticks.values())

@@ -1,4 +1,4 @@
-"""Reads the state that earlier relays have stored, and ends the transactions that they left open."""
+"""Reads the state that earlier relays have stored, and ends transactions that these relays have left open."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,8 @@ from headway.kafka.reading.compacted import TopicReader
 
 log = logging.getLogger(__name__)
 
-# A short time limit, in seconds: if the broker of one delay topic is down, the other delay topics should not wait long.
+# The time limit for reading end offsets, in seconds. It is short, so that the other delay topics do not wait long if
+# the broker of one delay topic is down.
 _LOG_ENDS_KNOWN_WITHIN = 3.0
 
 StoredStates = dict[int, dict[str, bytes]]
@@ -29,7 +30,7 @@ class Predecessors:
         names: The names of the scheduler's topics.
         delay_topics: The delay topics in use.
         producer_config: The settings of the relays' producers.
-        is_over: Returns True when the relay is stopping, so that the state is no longer needed.
+        is_over: Returns True if the relay is stopping, so that the state is no longer needed.
     """
 
     def __init__(
@@ -47,7 +48,10 @@ class Predecessors:
         self._is_over = is_over
 
     def stored(self, numbers: Sequence[int]) -> StoredStates:
-        """Return the state of these partition numbers, after no open transaction can change it anymore."""
+        """Return the stored state of these partition numbers.
+
+        No open transaction can change the returned state afterwards.
+        """
         stored = self._reader.compacted(
             self._names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN, self._end_open_transactions, self._is_over
         )
@@ -56,7 +60,7 @@ class Predecessors:
         return stored
 
     def _end_open_transactions(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
-        """End the transactions of earlier relays, and wait until all brokers know the outcome.
+        """End the open transactions of earlier relays, and wait until all brokers have recorded the outcome.
 
         Without this, brokers would end a dead relay's transaction only after its timeout.
         """
@@ -65,10 +69,10 @@ class Predecessors:
         end_transactions(self._producer_config, sorted(producers), self._names.state)
 
     def _are_all_decided(self, numbers: Sequence[int]) -> bool:
-        """Return whether the brokers of all delay topics know how every transaction has ended.
+        """Return whether the brokers of all delay topics have recorded how every transaction has ended.
 
-        The broker that stores the state might know it earlier. As long as the broker of a delay topic does not know it,
-        records that were moved there cannot be read.
+        The broker that stores the state might have recorded the outcome earlier than they. Until the broker of a delay
+        topic has recorded the outcome, records that were moved to this topic cannot be read.
         """
         places = [
             (self._names.delay_topic(delay_topic), number)
@@ -85,7 +89,7 @@ class Predecessors:
         return all(decided[place] >= end for place, end in all_ends.items() if place in decided)
 
     def ends(self, numbers: Sequence[int]) -> dict[int, dict[str, int]]:
-        """Return the known end offsets for these partition numbers, by the key of each delay topic's stored state."""
+        """Return the end offsets that are known, by partition number and by the key of the topic's stored progress."""
         keys = self._in_use.state_keys
         places = [(topic, number) for topic in keys for number in numbers]
         try:

@@ -23,7 +23,7 @@ from headway.kafka.producer.transactional_writer import TransactionalWriter
 from headway.settings.connection_settings import connection_of
 
 WRITTEN_WITHIN = 30.0
-"""Seconds without an acknowledgement after which records count as lost."""
+"""How long records can be unacknowledged before they count as lost, in seconds."""
 _CONNECTED_WITHIN = 10.0
 _CLOSE_WITHIN = 0.1
 _AT_A_TIME = 8
@@ -32,14 +32,14 @@ _DEFAULTS: Mapping[str, Any] = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "linger.ms": 0,
-    # Brokers allow 5 requests per partition at most. With 5, librdkafka (2.16) uses a whole core until an answer
-    # arrives.
+    # Brokers allow at most 5 requests in flight per partition. With 5, librdkafka (2.16) uses a whole core until an
+    # answer arrives.
     "max.in.flight": 4,
     "message.max.bytes": MAX_MESSAGE_BYTES,
     "queue.buffering.max.messages": 1_000_000,
 }
 _TRANSACTIONAL: Mapping[str, Any] = {
-    # If a relay is killed, the next relay of its partitions and the consumers of its targets wait this long.
+    # If a relay is killed, the next relay of its partitions, and the consumers of its targets, wait for this long.
     "transaction.timeout.ms": 10_000,
     # While the broker writes the markers of the previous transaction, the client must retry its requests.
     "retry.backoff.ms": 1,
@@ -50,7 +50,7 @@ RelayOffsets = Mapping[Partition, int]
 
 
 def producer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a relay's producers: the connection, and the settings for compression and transactions."""
+    """Return the settings of a relay's producers, which are those for the connection, compression and transactions."""
     own = {key: value for key, value in config.items() if key.startswith(("compression.", "transaction."))}
     return {**connection_of(config), **own}
 
@@ -66,7 +66,10 @@ def new_id(names: TopicNames) -> str:
 
 
 def member_of(consumer: RelayConsumer) -> bytes:
-    """Return the group's current metadata, which fences a commit. Raises `KafkaError` if the relay is not a member."""
+    """Return the group's current metadata, which Kafka uses to fence a commit.
+
+    Raises `KafkaError` if the relay is not a member of the group.
+    """
     member = consumer.group_metadata
     if not is_of_a_member(member):
         raise not_a_member("The relay")
@@ -74,7 +77,7 @@ def member_of(consumer: RelayConsumer) -> bytes:
 
 
 def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
-    """Create a client, and wait until it knows the brokers. `topic` is any existing topic.
+    """Create a client, and wait until it has connected. `topic` can be any existing topic.
 
     Raises `KafkaError` if no broker answers.
     """
@@ -112,7 +115,10 @@ def writer_for(client: ProducerClient, config: Mapping[str, Any]) -> Transaction
 
 
 def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
-    """Create a transactional client, and fence off all other clients with this id. `topic` is any existing topic."""
+    """Create a transactional client, and fence off all other clients with this id.
+
+    `topic` can be any existing topic.
+    """
     client = connected_client({**_TRANSACTIONAL, **config, "transactional.id": transactional_id}, topic)
     try:
         writer_for(client, config).fence()
@@ -123,13 +129,13 @@ def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> Prod
 
 
 def commit(writer: TransactionalWriter, offsets: RelayOffsets, member: bytes) -> None:
-    """Commit a transaction with offsets, so that an expelled relay is fenced off. The calling thread may hang."""
+    """Commit a transaction with offsets, so that an expelled relay is fenced off. The calling thread might hang."""
     writer.add_offsets({each: (offset, b"") for each, offset in offsets.items()}, member)
     writer.commit()
 
 
 def abort(writer: TransactionalWriter) -> None:
-    """Abort the transaction if one is open, which discards its records."""
+    """If a transaction is open, abort it and thereby discard its records."""
     if writer.transactions.hangs():
         return
     try:
@@ -140,7 +146,7 @@ def abort(writer: TransactionalWriter) -> None:
 
 
 def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:
-    """End the open transactions of these producers, and fence them off. `topic` is any existing topic."""
+    """End the open transactions of these producers, and fence the producers off. `topic` can be any existing topic."""
     ids = list(transactional_ids)
     for some in (ids[first : first + _AT_A_TIME] for first in range(0, len(ids), _AT_A_TIME)):
         for client in together(*(partial(fenced, config, each, topic) for each in some), close=close_at_once):

@@ -1,23 +1,23 @@
-"""Finds records that Kafka must refuse for the same reason as a refused record.
+"""Finds records that Kafka will certainly refuse for the same reason as a refused record.
 
-Trying each of them would take too long.
+These records are not sent, because it would take too long to try each of them.
 """
 
 from itertools import chain
 
 from headway.delay.records import RelayRecord
 
-# librdkafka's names of errors that can concern several records. Other errors may concern only the refused record.
+# librdkafka's names of errors that can concern several records. Other errors might concern only the refused record.
 _OF_THE_TOPIC = {"TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION", "_UNKNOWN_TOPIC"}
 _OF_THE_PARTITION = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}
 _OF_THE_SIZE = "MSG_SIZE_TOO_LARGE"
-_WITHOUT_A_KEY = "INVALID_RECORD"  # the error of a compacted topic for records without a key
+_WITHOUT_A_KEY = "INVALID_RECORD"  # the error with which a compacted topic refuses records without a key
 
 
 def is_refused_too(error: str, refused: RelayRecord, other: RelayRecord) -> bool:
-    """Return whether Kafka is bound to refuse `other` too.
+    """Return whether Kafka will certainly refuse `other` too.
 
-    Kafka has refused the record `refused` with this error when that record was sent alone.
+    `error` is the error with which Kafka refused the record `refused` when that record was sent alone.
     """
     if error in _OF_THE_TOPIC and other.topic == refused.topic:
         return True
@@ -29,7 +29,7 @@ def is_refused_too(error: str, refused: RelayRecord, other: RelayRecord) -> bool
 
 
 def _size(out: RelayRecord) -> int:
-    """Return the size that a record adds to a batch. Parts that all records have are not counted."""
+    """Return how many bytes a record adds to a batch. Fields that every record has are not counted."""
     fields = (out.key, out.value, *chain.from_iterable(out.headers or ()))
     lengths = [len(field.encode() if isinstance(field, str) else field or b"") for field in fields]
     return sum(length + (length.bit_length() + 7) // 7 for length in lengths)

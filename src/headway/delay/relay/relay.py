@@ -1,8 +1,8 @@
 """The relay: a process that moves records between delay topics, and delivers records that are due.
 
 Any number of relays share the work as one consumer group. `PartitionRelay` in `core/delay` makes all decisions for a
-partition number. This module passes records to it, and carries out its decisions. After partitions are assigned or
-after a failure, it starts again from the stored state.
+partition number. This module passes records to the `PartitionRelay`s and carries out their decisions. After an
+assignment of partitions or a failure, the relay starts again from the stored state.
 """
 
 import logging
@@ -50,17 +50,17 @@ from headway.settings.connection_settings import PRODUCERS_OWN, connection_of
 
 log = logging.getLogger(__name__)
 
-_RECORDS_PER_ROUND = 5000  # in one round, at most this many records are fetched, and moved per partition
+_RECORDS_PER_ROUND = 5000  # the maximum number of records that are fetched, or moved for each partition, in one round
 _BYTES_PER_ROUND = 4 * 2**20
 _ROUND_EVERY = 1.0  # the longest wait between two rounds, in seconds
-_LEAST_MEMORY = 65_536  # the minimum number of bytes of memory per partition; with 0, no record would be read
-_FIND_DELAY_TOPICS_AGAIN_AFTER = 2.0  # seconds until missing delay topics are searched for again
-_COMMITTED_KNOWN_WITHIN = 10.0  # time limit for reading committed offsets, in seconds
-_CHECK_EVERY = 0.5  # seconds between checks for the scheduler's topics
+_LEAST_MEMORY = 65_536  # the minimum memory for each partition, in bytes; with 0, no record would be read
+_FIND_DELAY_TOPICS_AGAIN_AFTER = 2.0  # how soon missing delay topics are searched for again, in seconds
+_COMMITTED_KNOWN_WITHIN = 10.0  # the time limit for reading committed offsets, in seconds
+_CHECK_EVERY = 0.5  # the time between two checks for the scheduler's topics, in seconds
 
 
 class Relay(Closable):
-    """Delivers delayed records until it is stopped. `with` closes it.
+    """Delivers delayed records until it is stopped. Use the relay in a `with` block, which closes it.
 
     >>> with Relay({"bootstrap.servers": "localhost:9092"}) as relay:  # doctest: +SKIP
     ...     relay.run()
@@ -76,13 +76,14 @@ class Relay(Closable):
         mode: "exactly-once" delivers in transactions, so that consumers with `read_committed` read each record once
             even after failures. "low-latency" delivers some milliseconds sooner, but repeats the latest deliveries
             after a crash.
-        memory: How many bytes of records wait in memory at most, however many are pending. Each partition gets at least
-            64 KiB.
-        fit: "auto" adapts the delay topics to the delays in use: it adds delay topics that pay off and deletes those
-            unused for a long time. "report" only logs which delay topics would be better. Give all relays of a
-            scheduler the same value.
-        max_delay_topics: The most delay topics that may exist, in addition to those that exist when fitting starts.
-        retire_after: A delay topic is retired when no record was written to it for this many seconds.
+        memory: The maximum size of the records that wait in memory, in bytes, however many records are pending. Each
+            partition gets at least 64 KiB.
+        fit: "auto" adapts the delay topics to the delays in use: delay topics that pay off are added, and delay topics
+            that have not been used for a long time are deleted. "report" only logs which delay topics would be better.
+            All relays of a scheduler must have the same value.
+        max_delay_topics: The maximum number of delay topics. No delay topic is created if more than this many would
+            then exist.
+        retire_after: A delay topic is retired when no record has been written to it for this many seconds.
 
     If the scheduler has no topics yet, `run` waits until a `Scheduler` or `headway schedule init` creates them.
     """
@@ -136,7 +137,7 @@ class Relay(Closable):
             )
             self._deletions = Deletions(self._reader, self._connection)
             try:
-                with allow_signals():  # brokers may take a long time to answer
+                with allow_signals():  # the brokers might take a long time to answer
                     self._in_use.begin()
             except BaseException:
                 self.close()
@@ -148,8 +149,8 @@ class Relay(Closable):
         Raises:
             AuthenticationError: The brokers no longer accept the relay's credentials.
             AuthorizationError: A permission is missing at the start. If a permission is revoked later, the relay waits
-                until it is granted again: `refused` names it, a warning is logged from time to time, and other relays
-                can take over the partitions.
+                until the permission is granted again. During the wait, `refused` names the permission, a warning is
+                logged from time to time, and other relays can take over the partitions.
             ClosedError: The relay is closed.
         """
         self._check_open()
@@ -192,7 +193,7 @@ class Relay(Closable):
                 ended.result()
 
     def stop(self) -> None:
-        """Make `run` return soon. It can be called from any thread or signal handler."""
+        """Make `run` return soon. Any thread or signal handler can call this."""
         if self._is_forked:
             return
         self._stopping.set()
@@ -205,7 +206,7 @@ class Relay(Closable):
 
     @property
     def ready(self) -> bool:
-        """True if the relay has partitions and knows the brokers' time, so that it delivers due records."""
+        """True if the relay delivers due records: it has partitions, and has found out the brokers' time."""
         return bool(self._relays.numbers) and self._clock.is_set
 
     @property
@@ -219,14 +220,14 @@ class Relay(Closable):
         return self._relays.held
 
     def close(self) -> None:
-        """Finish the work in progress, and leave the group. In a forked process this does nothing."""
+        """Finish the work in progress, and leave the group. In a forked process, this call does nothing."""
         if self._is_forked:
             return
         self._closed = True
         self._steps_to_end.take()
 
     def forked(self) -> None:
-        """Disable this copy of the object in a forked process, where its threads do not exist."""
+        """Make this copy of the relay unusable, because its threads do not exist in a forked process."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
@@ -250,7 +251,7 @@ class Relay(Closable):
     # Permissions
 
     def _stand_back(self, error: KafkaError) -> None:
-        """Leave the partitions to relays that may have the missing permission, and wait until it is granted.
+        """Leave the partitions to relays that might have the missing permission, and wait for the permission.
 
         Raises the error if this relay has never had partitions.
         """
@@ -258,11 +259,11 @@ class Relay(Closable):
             raise error
         self._lost.wait_for(rights_to_work(self._names, self._in_use.delay_topics), str(error))
         self._forget(0)
-        if not is_of_the_group(error):  # without permission for the group, the relay cannot leave it either
+        if not is_of_the_group(error):  # without permission for the group, the relay cannot leave the group either
             self._consumer.leave()
 
     def _come_back(self) -> None:
-        """Resume work after the missing permissions are granted again."""
+        """If the missing permissions are granted again, resume work."""
         if self._lost.are_granted():
             self._subscribe()
             self._consumer.refusal = None
@@ -272,7 +273,7 @@ class Relay(Closable):
 
     def _store_rest(self) -> None:
         """Store all progress, before this or another relay starts from the stored state."""
-        # Without partitions, the brokers' time may be unknown.
+        # Without partitions, the brokers' time might be unknown.
         ticks = self._relays.unstored(self._timing.now()) if self._relays else {}
         try:
             if self._output:
@@ -286,7 +287,7 @@ class Relay(Closable):
     def _restart(self, error: KafkaError) -> None:
         """Start again from the stored state, after a pause that grows with each failure.
 
-        Rejoin the group if expelled.
+        If the relay was expelled from its group, it joins the group again.
         """
         again_after = self._restarts.failed()
         log.warning("The relay starts again from its stored state in %.2g s: %s", again_after, error)
@@ -314,10 +315,11 @@ class Relay(Closable):
         except KafkaError:
             self._output = None
             raise
-        self._output = None  # Only now, so that `close` can call this again if an interrupt ended the closing.
+        # Set only now, so that `close` can call this method again if an interrupt ended the closing of the output.
+        self._output = None
 
     def _take_over(self) -> None:
-        """Read the state of the partitions that are assigned now, and start from it."""
+        """Read the stored state of the partitions that are assigned now, and start from this state."""
         self._restarts.begun()
         self._consumer.rebalanced = False
         numbers = self._in_use.owned(self._consumer.assigned)
@@ -367,19 +369,19 @@ class Relay(Closable):
             return
         if lost := sorted({number for (_, number), offset in done.items() if offset > 0}):
             log.error(
-                "The topic %s has no state for the partitions %s, although relays have worked on them: the topic or "
-                "its records were deleted. Schedules still in the delay topics that were already delivered are "
-                "delivered again, and those that were cancelled or rescheduled are delivered at their first time. "
-                "Never delete this topic alone.",
+                "The topic %s has no state for the partitions %s, although relays have handled records in them, so "
+                "the topic or its records must have been deleted. Schedules that are still in the delay topics are "
+                "delivered again if they were already delivered, and at their original times if they were cancelled or "
+                "rescheduled. Never delete this topic alone.",
                 self._names.state,
                 lost,
             )
 
     def _find_topics(self) -> dict[str, str] | None:
-        """Look for the delay topics. Returns the ids that Kafka gave all topics, by the keys of their stored progress.
+        """Look for the delay topics. Returns the ids of all topics, by the keys of their stored progress.
 
-        Returns None while some delay topics are missing, or if topics were recreated. After topics were recreated, this
-        member rejoins its group before it starts.
+        Returns None while some delay topics are missing, or if topics were recreated. If topics were recreated, this
+        member joins its group again before the relay starts.
         """
         if not self._in_use.refresh():
             return None
@@ -396,8 +398,8 @@ class Relay(Closable):
 
     def _round(self) -> bool:
         """Do one round of work. Returns whether there was anything to do."""
-        # The garbage collector would visit all records that wait in memory again and again, which costs up to 9 µs per
-        # record.
+        # Without this pause, the garbage collector would repeatedly visit all records that wait in memory, which costs
+        # up to 9 µs per record.
         with GcPause():
             messages = self._consumer.fetch(_RECORDS_PER_ROUND)
         if self._lost.reason:
@@ -455,9 +457,10 @@ class Relay(Closable):
         return bool(ticks)
 
     def _may_send(self, output: RelayOutput) -> bool:
-        """Return whether more records may be sent.
+        """Return whether more records can be sent.
 
-        Records that a broker has not accepted yet stay in this process, so their bytes count against its memory limit.
+        Records that no broker has acknowledged yet stay in the memory of this process, so they count towards its memory
+        limit.
         """
         return output.under_way < max(_LEAST_MEMORY, self._memory // 2)
 
@@ -495,7 +498,7 @@ def await_topics(
         except (AuthenticationError, AuthorizationError):
             raise
         except KafkaError as error:
-            if not has_warned:  # the brokers have never answered, so the settings may be wrong
+            if not has_warned:  # the brokers have never answered, so the settings might be wrong
                 raise
             log.debug("Cannot find out now whether the topics exist: %s", error)
         if not has_warned:

@@ -1,4 +1,4 @@
-"""The pauses before a relay starts again. They grow with each failure in a row."""
+"""The pauses before a relay starts again. A pause grows with each failure in a row."""
 
 import math
 import random
@@ -11,12 +11,16 @@ from headway.kafka.consumer.standing import Standing, standing
 
 _LONGEST_PAUSE = 10.0  # the longest pause in seconds
 _pause = exponential_backoff(first=0.5, longest=_LONGEST_PAUSE)
-_FAILS_WITHIN = 20.0  # a failure within this many seconds after a pause counts as in a row with the last one
-_BEHIND_TIMES = 4  # a member with an old generation rejoins its group after more failures in a row than this
+# How soon after a pause a failure must occur to count as in a row with the last failure, in seconds.
+_FAILS_WITHIN = 20.0
+_BEHIND_TIMES = 4  # after more failures in a row than this, a member with an old generation joins its group again
 
 
 class Restarts:
-    """Decides when a relay starts again after a failure or a rebalance. Until then, the relay has no partitions."""
+    """Decides when a relay starts again after a failure or a rebalance.
+
+    Until it starts, the relay has no partitions.
+    """
 
     def __init__(self) -> None:
         self._begin_at: float | None = None
@@ -31,7 +35,7 @@ class Restarts:
 
     @property
     def due_in(self) -> float:
-        """In how many seconds the relay starts again; infinite if no start is planned."""
+        """The number of seconds until the relay starts again, or infinity if no start is planned."""
         return math.inf if self._begin_at is None else self._begin_at - time.monotonic()
 
     def plan(self, seconds: float) -> None:
@@ -43,7 +47,7 @@ class Restarts:
         self._begin_at = None
 
     def failed(self) -> float:
-        """Note a failure. Returns how many seconds to pause after it."""
+        """Record a failure. Returns how long to pause after the failure, in seconds."""
         now = time.monotonic()
         self._failures = self._failures + 1 if self._is_in_a_row(now) else 1
         self._failed_at = now

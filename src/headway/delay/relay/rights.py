@@ -1,4 +1,4 @@
-"""A relay's permissions: it checks them before it starts, and waits if one is revoked later."""
+"""A relay's permissions. A relay checks them before it starts, and waits if one of them is revoked later."""
 
 import logging
 import time
@@ -42,7 +42,10 @@ def rights_to_delete(names: TopicNames, delay_topics: Collection[int]) -> list[R
 def require_rights(
     admin: Admin, names: TopicNames, delay_topics: Collection[int], connection: Mapping[str, Any]
 ) -> None:
-    """Raise `AuthorizationError` if the relay lacks a permission that it needs. If no broker answers, only log that."""
+    """Raise `AuthorizationError` if the relay lacks a permission that it needs.
+
+    If no broker answers, only log a message.
+    """
     try:
         admin.require(rights_to_work(names, delay_topics))
         missing = admin.missing(rights_to_delete(names, delay_topics))
@@ -56,7 +59,7 @@ def require_rights(
 
 
 class LostRights:
-    """Checks, without blocking, whether missing permissions are granted again. Logs a warning from time to time.
+    """Checks without blocking whether missing permissions have been granted again. Logs a warning from time to time.
 
     Args:
         config: The settings of the relay's producers.
@@ -75,7 +78,10 @@ class LostRights:
         self.reason: str | None = None
 
     def explain(self, error: KafkaError) -> KafkaError:
-        """Return an error that names the missing permission if one caused this error. Otherwise return this error."""
+        """If a missing permission has caused this error, return an error that names the permission.
+
+        Otherwise return this error.
+        """
         if isinstance(error, AuthorizationError):
             return error
         cause = librdkafka_error(error)
@@ -84,14 +90,14 @@ class LostRights:
         return missing or error
 
     def wait_for(self, rights: Collection[Right], reason: str) -> None:
-        """Start to wait for these permissions, at least one of which is missing."""
+        """Start to wait for these permissions. At least one of them is missing."""
         self._rights = [*rights, Right("Read", "Group", self._group)]
         self.reason = reason
         self._look_at = time.monotonic() + RIGHTS_ASKED_FOR_EVERY
         self._warn()
 
     def are_granted(self) -> bool:
-        """Return whether all permissions are granted. They are checked once a second, in a thread."""
+        """Return whether all permissions are granted. A thread checks them once a second."""
         if self.reason is None:
             return True
         now = time.monotonic()
@@ -108,7 +114,7 @@ class LostRights:
     def _ask(self) -> Right | None:
         reach = {key: value for key, value in self._config.items() if not key.startswith("transaction")}
         missing = Admin(reach).missing(self._rights)
-        if missing is None:  # no request returns the permissions for a transactional id, so try to use one
+        if missing is None:  # no request returns the permissions for a transactional id, so try to use such an id
             fenced(self._config, new_id(self._names), self._names.state).close(_CLOSE_WITHIN)
         return missing
 

@@ -1,4 +1,4 @@
-"""Computes when a relay runs its next round, by the brokers' clock and precise to the millisecond."""
+"""Computes when a relay runs its next round. The time is precise to the millisecond of the brokers' clock."""
 
 import math
 import time
@@ -7,10 +7,10 @@ from headway.core.delay.broker_clock import BrokerClock
 from headway.delay.relay.partition_relays import PartitionRelays
 from headway.runtime.wakeup import Wakeup
 
-_STALE_AFTER = 1.0  # seconds for which a step of the brokers' clock may go unnoticed
-_STALE_AFTER_AT_REST = 15.0  # seconds, while no records arrive and nothing is due
-_SOON = 1000  # milliseconds; a relay is at rest if nothing is due within this time
-# A wait for a socket can end this many seconds late, so the relay sleeps for this last part instead.
+_STALE_AFTER = 1.0  # how long a jump of the brokers' clock can go unnoticed, in seconds
+_STALE_AFTER_AT_REST = 15.0  # the same while no records arrive and nothing is due
+_SOON = 1000  # a relay is at rest if nothing is due within this many milliseconds
+# A wait for a socket can end this many seconds late, so for the last part of a wait the relay sleeps instead.
 _PRECISELY = 0.001
 
 
@@ -27,7 +27,10 @@ class RoundTiming:
         return self._clock.now(time.monotonic())
 
     def should_observe_clock(self, something_came: bool) -> bool:
-        """Return whether to request the brokers' time: before it is needed, and occasionally, as clocks can be set."""
+        """Return whether to request the brokers' time.
+
+        It is requested when it will soon be needed, and occasionally because clocks can be set.
+        """
         seconds = self._clock.age(time.monotonic())
         if seconds < _STALE_AFTER:
             return False
@@ -36,12 +39,12 @@ class RoundTiming:
         return not is_at_rest or (seconds > _STALE_AFTER_AT_REST and wakes_at < math.inf)
 
     def due_in(self) -> float:
-        """Return in how many seconds a partition number has work; infinite if none has."""
+        """Return the number of seconds until a partition number has work, or infinity if none will have work."""
         wakes_at = self._relays.next_wake(self.now())
         return math.inf if wakes_at == math.inf else self._clock.monotonic_at(int(max(wakes_at, 0))) - time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the relay is woken, or for this many seconds, precise to the millisecond."""
+        """Wait until the relay is woken, but for at most this many seconds. Precise to the millisecond."""
         if seconds > _PRECISELY:
             self._wake.wait(seconds - _PRECISELY)
         elif seconds > 0:

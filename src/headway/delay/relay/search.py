@@ -1,9 +1,10 @@
-"""Searches the delay topics for a record that was rescheduled to an earlier time, and would otherwise arrive too late.
+"""Searches the delay topics for a record that was rescheduled to an earlier time and would otherwise be delivered late.
 
-The schedule's times determine in which delay topics its record can be, and when it can have been appended there. So
-only a small part of the delay topics is read, while the relay continues its work. A scheduler may have created a delay
-topic for this record seconds ago, which the relay does not read yet. So if the record is not in the delay topics that
-the relay reads, the search requests a list of all delay topics from the brokers.
+The times of the schedule limit which delay topics its record can be in, and when the record can have been appended to
+each of them. So only a small part of the delay topics must be read. The relay continues its work during the search. A
+scheduler might have created a delay topic for this record seconds ago, so that the relay does not read this delay topic
+yet. So if the record is not in the delay topics that the relay reads, the search requests a list of all delay topics
+from the brokers.
 """
 
 import logging
@@ -50,15 +51,15 @@ class Searcher:
     def search(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int) -> None:
         """Start a search in the partitions with this number.
 
-        It covers the unhandled part of each delay topic that the relay reads, and then delay topics that it does not
-        read yet.
+        The search covers the unhandled part of each delay topic that the relay reads, and then all delay topics that
+        the relay does not read yet.
         """
         future = self._thread.submit(self._find, number, search, ladder, dict(starts), now)
         self._running.append((number, future))
         future.add_done_callback(lambda _: self._wake.set())
 
     def results(self) -> Iterator[tuple[int, Search, Fetched | None]]:
-        """Yield the finished searches since the last call, each with the partition number, and the record or None."""
+        """Yield the searches that have finished since the last call, each with its partition number and its result."""
         done = [each for each in self._running if each[1].done()]
         self._running = [each for each in self._running if not each[1].done()]
         for number, future in done:
@@ -69,7 +70,7 @@ class Searcher:
         self._running.clear()
 
     def close(self) -> None:
-        """End the thread, and the search that it is running."""
+        """End the thread and the search that is running."""
         self._closing = True
         self._thread.shutdown(cancel_futures=True)
         if self._inspector:
@@ -78,7 +79,7 @@ class Searcher:
     def _find(
         self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int
     ) -> tuple[Search, Fetched | None]:
-        """Return the search and its record. If a delay topic could not be read, the search does not count as a try."""
+        """Return the search and the record. If a delay topic could not be read, the search does not count as a try."""
         counted = search
         for part in search_ranges(search, ladder, list(starts), now):
             try:
@@ -97,13 +98,15 @@ class Searcher:
                 if found := self._find_in(number, search, part, 0):
                     return search, found
         except HeadwayError as error:
-            self._admin = None  # librdkafka's admin client may keep sending requests to a broker that no longer exists
+            # Replaced next time, because librdkafka's admin client can keep sending requests to a broker that no longer
+            # exists.
+            self._admin = None
             log.warning("The search for the schedule %s in other delay topics failed: %s", search.id, error)
             counted = search._replace(tries=0)
         return counted, None
 
     def _delay_topics_beside(self, known: Collection[int]) -> list[int]:
-        """Return the delay topics that exist, without those that the relay reads."""
+        """Return the existing delay topics that the relay does not read."""
         self._admin = self._admin or Admin(self._config)
         return [
             delay_topic for delay_topic in self._names.delay_topics_of(self._admin.topics()) if delay_topic not in known
@@ -127,7 +130,7 @@ class Searcher:
 
 
 def search_ranges(search: Search, ladder: Ladder, delay_topics: list[int], now: int) -> Iterator[SearchRange]:
-    """Yield where the record can be: first where it should be now if nothing delayed it, then all other places."""
+    """Yield the ranges that can contain the record. The first one is where the record should be if it is on time."""
     step = ladder.step_at(search.due - search.at, now - search.at)
     if step is not None and step[1] in delay_topics:
         elapsed, delay_topic = step

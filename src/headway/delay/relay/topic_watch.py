@@ -1,8 +1,8 @@
 """Watches for topics that are deleted or recreated while they are read, and for new delay topics.
 
-The consumer might not notice a recreated topic: if the new topic already has as many records as were read from the old
-one, the consumer continues after them, and those records would never be delivered. Only Kafka's topic ids show the
-change.
+The consumer might not notice that a topic was recreated: if the new topic already has as many records as the consumer
+has read from the old topic, the consumer continues after these records, and they would never be delivered. Only Kafka's
+topic ids show the change.
 """
 
 import logging
@@ -18,7 +18,7 @@ from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 
-_ASK_EVERY = 5.0  # seconds between two requests
+_ASK_EVERY = 5.0  # the time between two requests, in seconds
 
 
 class _TopicsSeen(NamedTuple):
@@ -43,7 +43,7 @@ class TopicWatch:
         self._ask_at = 0.0
 
     def expect(self, ids: Mapping[str, str], others: Collection[str], now: float) -> None:
-        """Watch these topics for changed ids, and look for delay topics that are neither in `ids` nor in `others`."""
+        """Watch these topics for changed ids, and look for delay topics that are in neither `ids` nor `others`."""
         self._expected = ids
         self._known = {*ids, *others}
         self._missing = set()
@@ -56,7 +56,8 @@ class TopicWatch:
 
         Never waits.
 
-        A topic counts as deleted if two responses in a row lack it, because a broker may learn of a new topic late.
+        A topic counts as deleted only if it is missing in two responses in a row, because a broker might get the
+        metadata of a new topic late.
         """
         if self._asked is None:
             if self._expected and now >= self._ask_at:
@@ -79,7 +80,10 @@ class TopicWatch:
         return None
 
     def has_new_delay_topics(self) -> bool:
-        """Return whether the latest response lists unexpected delay topics. It is True only once for each response."""
+        """Return whether the latest response lists unexpected delay topics.
+
+        Returns True only once for each response.
+        """
         has_new_delay_topics, self._has_new_delay_topics = self._has_new_delay_topics, False
         return has_new_delay_topics
 
@@ -93,6 +97,8 @@ class TopicWatch:
             delay_topics = set(map(self._names.delay_topic, self._names.delay_topics_of(self._admin.topics())))
             return _TopicsSeen(self._admin.topic_ids(topics), delay_topics)
         except HeadwayError as error:
-            self._admin = None  # librdkafka's admin client may keep sending requests to a broker that no longer exists
+            # Replaced next time, because librdkafka's admin client can keep sending requests to a broker that no longer
+            # exists.
+            self._admin = None
             log.debug("Cannot read the ids of the topics: %s", error)
             return _TopicsSeen({}, set())

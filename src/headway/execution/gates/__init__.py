@@ -1,1 +1,1 @@
-"""The gates of a dispatch: optional features, each in a file of its own. `execution/gate.py` has their base class."""
+"""The gates of a dispatch: optional features, each in its own module. Their base class is in `execution/gate.py`."""

@@ -1,8 +1,8 @@
 """Adapts the number of slots in use to the measured throughput.
 
-The number grows as long as more slots bring more throughput, and shrinks as long as fewer slots bring no less.
+The number grows as long as more slots increase the throughput, and shrinks as long as fewer slots do not reduce it.
 
-Invariant: the limit is at least 1 and at most the number of slots, and no more jobs run than it allows.
+Invariant: the limit is at least 1 and at most the number of slots, and the number of running jobs never exceeds it.
 """
 
 import math
@@ -12,31 +12,31 @@ from headway.execution.jobs import Job, RecordAttempt
 
 # One measurement lasts at least _WINDOW seconds, and includes at least _ROUNDS jobs for each slot and _JOBS jobs in
 # total, or _JOBS_OF_FIRST_STEPS while the limit doubles. If the durations of jobs are random, the throughput of 100
-# jobs is known to within 10 %. That is enough to judge whether doubling the limit helped. For the smaller step it would
-# not be enough: one measurement in five would find by accident that more slots pay off, and the limit would now and
-# then drift to three times the best limit.
+# jobs is known to within 10 %. This is precise enough to judge whether doubling the limit helped, but not for the
+# smaller step: one measurement in five would find by chance that more slots pay off, and the limit would sometimes
+# drift to three times the best limit.
 _WINDOW = 0.2
 _ROUNDS = 4
 _JOBS = 200
 _JOBS_OF_FIRST_STEPS = 100
 _FIRST_LIMIT = 8
-_FIRST_STEP = 2.0  # the factor between two limits, until more slots bring no higher throughput for the first time
-_STEP = 1.25  # the factor between two limits after that
-# More slots pay off if the throughput grows at least with this power of their number. With 1 it would have to grow in
-# proportion to the slots, and with 0 it would not have to grow at all.
+_FIRST_STEP = 2.0  # the factor between two limits, until an increase first fails to pay off
+_STEP = 1.25  # the factor between two limits from then on
+# If n times as many slots bring at least n ** _PAYS times the throughput, the additional slots pay off. With 1, the
+# throughput would have to grow in proportion to the slots, and with 0 it would not have to grow at all.
 _PAYS = 0.5
-# The limit stays at the number of slots until the throughput changes by this factor, which shows that the service has
-# changed. Then fewer slots are tried again.
+# Once the limit has reached the number of slots, it stays there until the throughput changes by this factor. Such a
+# change shows that the service behind the handler has changed, so fewer slots are tried again.
 _ANOTHER_SERVICE = 1.2
 
 
 class AdaptiveLimit(Gate):
-    """Limits the slots in use, beginning with few slots.
+    """Limits the number of slots in use. The limit starts low and adapts to the throughput.
 
     Each measurement compares the throughput at the current limit with the throughput at the previous limit, and then
-    the limit goes a step up or down. So an outdated measurement is soon forgotten, and near the best limit the limit
-    alternates by one step. Only time in which all allowed slots are taken is measured, because other time does not show
-    whether more slots would help.
+    the limit goes up or down by one step. So an outdated measurement is soon replaced. Near the optimum, the limit
+    keeps moving up and down by one step. Only periods in which all allowed slots are taken are measured, because other
+    periods do not show whether more slots would help.
     """
 
     def __init__(self, most: int) -> None:
@@ -64,7 +64,7 @@ class AdaptiveLimit(Gate):
         return False
 
     def ended(self, attempt: RecordAttempt, running: int, now: float) -> bool:
-        """Count a job that has ended. A job has ended when the last of its attempts has."""
+        """Count a job when its last attempt has ended. At the end of a measurement, adapt the limit."""
         if running >= self._running:
             return False
         counts = self._running >= self.limit
@@ -84,7 +84,7 @@ class AdaptiveLimit(Gate):
         self._running, self._at = running, now
 
     def _begin(self, *, settled: bool = False, ended: int = 0) -> None:
-        # The first job to end in each slot was started at the previous limit, so it must not be measured.
+        # The first job that ends in each slot can have started at the previous limit, so it must not be measured.
         self._settled = settled
         self._ended = 0 if settled else ended
         self._seconds = 0.0
@@ -101,7 +101,7 @@ class AdaptiveLimit(Gate):
             self._step, self._jobs = _STEP, _JOBS
         step = self._step if up or self.limit == 1 else 1 / self._step
         limit = min(self._most, math.ceil(self.limit * step) if step > 1 else int(self.limit * step))
-        if limit != self.limit:  # otherwise keep the measurement at the previous limit
+        if limit != self.limit:  # if the limit stays, the measurement at the previous limit is kept
             self._last = self.limit, throughput
             self.limit = limit
 

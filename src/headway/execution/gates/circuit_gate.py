@@ -1,4 +1,4 @@
-"""The circuit breaker. While most attempts fail, one record at a time is tried, and failed attempts do not count."""
+"""The circuit breaker. While most attempts fail, only one record at a time is tried, and failures use up no retries."""
 
 import logging
 import math
@@ -14,14 +14,15 @@ from headway.execution.jobs import Job, RecordAttempt
 
 log = logging.getLogger(__name__)
 
-# The maximum number of a record's failed attempts that are not counted because the circuit was open. Without this
-# bound, a record that always fails would be tried forever.
+# How many failed attempts of a record are not counted as retries because the circuit is open. Without this bound, a
+# record that always fails would be tried forever.
 _MOST_UNCOUNTED = 50
-_AFTER_AN_OUTAGE = 1.0  # seconds before the next attempt at a record that would otherwise have become a dead letter
+# Delay before the next attempt at a record that would otherwise become a dead letter, in seconds.
+_AFTER_AN_OUTAGE = 1.0
 
 
 class CircuitGate(Gate):
-    """Limits the dispatch to one attempt at a time while the circuit is open, and logs when it opens and closes."""
+    """Lets only one attempt at a time run while the circuit is open. Logs when the circuit opens and closes."""
 
     def __init__(self, bounds: CircuitBreaker) -> None:
         self._circuit = Circuit(bounds)
@@ -37,18 +38,18 @@ class CircuitGate(Gate):
     def slots(self, slots: int) -> int:
         """Return 1 while the circuit is open.
 
-        From this number the engine computes how many slots retries can use. With more than one slot, every probe could
+        The engine derives from this number how many slots retries can use. If it were larger than 1, every probe could
         be a retry of one of a few records that always fail. The circuit would then stay open although all other records
         could succeed.
         """
         return 1 if self._circuit.is_open else slots
 
     def may_start(self, running: int, now: float) -> bool:
-        """Return whether the circuit is closed, or is open and its next probe can start."""
+        """Return True if the circuit is closed, or if it is open and its next probe can start."""
         return self._circuit.allows(now)
 
     def opens_at(self) -> float | None:
-        """Return when the next probe can start, or None while one is running."""
+        """Return when the next probe can start, or None while a probe is running."""
         return self._circuit.next_probe() if self._circuit.is_open else -math.inf
 
     def batch_size(self, size: int) -> int:
@@ -56,14 +57,15 @@ class CircuitGate(Gate):
         return 1 if self._circuit.is_open else size
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Record that a job has started. If the circuit is open, the job is its probe."""
+        """Record that a job has started. While the circuit is open, the job is a probe."""
         self._circuit.started(job)
         return False
 
     def judged(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict, now: float) -> Verdict:
         """Count a failed attempt for the circuit.
 
-        While the circuit is open, the record is tried again, and this attempt does not count among its retries.
+        While the circuit is open, the record will be tried again, and this attempt does not count as one of its
+        retries.
         """
         if not may_concern_all(error, verdict):
             return verdict
@@ -79,7 +81,7 @@ class CircuitGate(Gate):
         return Again(min(now + _AFTER_AN_OUTAGE, max(now, attempt.not_after)), untried=True)
 
     def done(self, attempt: RecordAttempt, now: float) -> bool:
-        """Count a success, unless the record is done for another reason: it expired or became a dead letter."""
+        """Count a success for the circuit, unless the record is done because it expired or became a dead letter."""
         if not attempt.outcome:
             self._circuit.succeeded(_key_of(attempt), attempt, now)
         return False
@@ -89,10 +91,10 @@ class CircuitGate(Gate):
         return self._circuit.ended(attempt, now)
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log that the circuit has opened, with the last failure, or has closed. If it has not changed, do nothing."""
+        """If the circuit has opened or closed since the last call, log that, with the failure that opened it."""
         if self._circuit.is_open == self._logged_open:
             return
-        with self._logging:  # so that only one thread logs each change
+        with self._logging:  # only one thread must log each change
             is_open = self._circuit.is_open
             if is_open == self._logged_open:
                 return

@@ -1,4 +1,4 @@
-"""Drops records that expired before they could be started, or makes them dead letters, and counts them.
+"""Counts records that expired before they could be started, and drops them or makes them dead letters.
 
 Only a record that is about to start is checked. A running handler is never interrupted.
 """
@@ -18,11 +18,11 @@ from headway.execution.jobs import Job, RecordAttempt
 
 log = logging.getLogger(__name__)
 
-_LOG_EVERY = 10.0  # seconds between two log lines
+_LOG_EVERY = 10.0  # the minimum time between two log lines, in seconds
 
 
 class ExpiryGate(Gate):
-    """Keeps expired records from starting. With `keeps` they become dead letters; otherwise they are dropped."""
+    """Keeps expired records from starting. If `keeps` is true, they become dead letters; otherwise they are dropped."""
 
     def __init__(self, *, keeps: bool = False) -> None:
         self._keeps = keeps
@@ -48,7 +48,7 @@ class ExpiryGate(Gate):
         return [attempt for attempt in job if attempt not in expired]
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log how many records have expired since the last log line. Logs at most once in 10 seconds."""
+        """Log how many records have expired since the last log line. Logs at most once every 10 seconds."""
         count = self._count - self._logged
         if count and (at_end or now >= self._log_at):
             self._logged, self._log_at = self._count, now + _LOG_EVERY

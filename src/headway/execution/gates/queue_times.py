@@ -1,7 +1,7 @@
-"""Counts and logs records that waited too long between their fetch and their first attempt.
+"""Counts and logs the records that waited too long between their fetch and their first attempt.
 
-Invariant: each topic has at most one log line in ten seconds. The line covers all late records of the topic since its
-previous line.
+Invariant: at most one line is logged for each topic in ten seconds. A line covers all late records of its topic since
+the topic's previous line.
 """
 
 import logging
@@ -17,7 +17,7 @@ from headway.records.record_types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_LOG_EVERY = 10.0  # seconds between two log lines of a topic
+_LOG_EVERY = 10.0  # the minimum time between two log lines for a topic, in seconds
 
 
 @dataclass(slots=True)
@@ -36,12 +36,15 @@ class QueueTimes(Gate):
         self._limit = limit
         self._late = 0
         self._topics: dict[str, _LateRecords] = {}
-        self._log_at = math.inf  # infinite while there is nothing to log
-        self._counted = set[tuple[TopicPartition, int]]()  # records that had a slot already, but were put back
-        self._counting = threading.Lock()  # needed because `log` is called without the dispatch's lock
+        self._log_at = math.inf  # when to log the next line; infinite while there is nothing to log
+        self._counted = set[tuple[TopicPartition, int]]()  # records that already had a slot, but returned to their lane
+        self._counting = threading.Lock()  # needed because the dispatch does not hold its lock when it calls `log`
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Count the records that waited too long. Retries are not counted, because they waited for their back-off."""
+        """Count the records that waited too long.
+
+        Retries are not counted, because they have waited for their back-off.
+        """
         for attempt in job:
             waited = now - attempt.arrived
             if waited > self._limit and attempt.failure is None and not self._was_counted(attempt):
@@ -49,7 +52,7 @@ class QueueTimes(Gate):
         return False
 
     def put_back(self, attempt: RecordAttempt) -> None:
-        """Record that an attempt had a slot already, so that its next start is not counted."""
+        """Remember that this attempt has already started once, so that its next start is not counted."""
         if attempt.failure is None:
             self._counted.add((attempt.partition, attempt.offset))
 
@@ -68,7 +71,7 @@ class QueueTimes(Gate):
             self._log_at = min(about.log_at, self._log_at)
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log a line for each topic that has new late records and had no line in the last ten seconds."""
+        """Log a line for each topic with new late records, but at most one line for a topic in ten seconds."""
         if now < self._log_at and not at_end:
             return
         due: dict[str, _LateRecords] = {}

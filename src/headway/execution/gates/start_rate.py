@@ -1,4 +1,4 @@
-"""Limits the attempts that start per second, with a token bucket that has this member's share of the group's rate.
+"""Limits how many attempts start per second: a token bucket is filled at this member's share of the group's rate.
 
 Invariant: in any period, the number of starts exceeds the number that the rate allows by at most one burst. A burst is
 the number of starts that the rate allows in a twentieth of a second, but at least one.
@@ -13,14 +13,14 @@ from headway.execution.gate import Gate
 from headway.execution.jobs import Job
 
 GROUP: Final = "group"
-"""The name of the whole group's rate in the messages with which members lend fractions of rates to each other."""
+"""The name of the whole group's rate, in the messages that members use to lend fractions of rates to each other."""
 
-# The bucket holds the tokens of this many seconds, so that a wake-up which is this late loses no start.
+# The bucket holds the tokens of this many seconds, so that no start is lost if a thread wakes this late.
 _BURST = 0.05
-# A member that has used this fraction of its rate, while records are ready to start, is limited by the rate.
+# A member counts as limited by the rate if it has used this fraction of its share while records were ready to start.
 _MUCH = 0.7
-# A wait for tokens lasts until there are tokens for this many seconds, because one wait costs as much as the start of
-# many attempts.
+# A wait for tokens lasts until the bucket has the tokens of this many seconds, because one wait costs as much CPU as
+# the start of many attempts.
 _GRAIN = 0.01
 _ROUNDING = 1e-9
 
@@ -74,20 +74,21 @@ class StartRate(Gate):
         return True
 
     def needs(self, ready: int, seconds: float, now: float) -> dict[str, tuple[float, float]]:
-        """Return the fraction of the rate that was used in the last `seconds`, and the fraction that records wait for.
+        """Return the fraction of the rate that was used in the last `seconds`, and the further fraction that is needed.
 
-        `ready` is the number of records that could start if the rate allowed it.
+        `ready` is the number of records that could start if the rate allowed it. The further fraction is 0 if this
+        member does not need more than its share.
         """
         started, self._started = self._started, 0
-        # That a start is allowed now does not prove that the rate suffices. The token can be new, or the machine can be
-        # too busy to use it.
+        # Even if a start is allowed now, the rate can be too low: the token can be new, or the machine can be too busy
+        # to use it.
         hungry = ready > 0 and (not self.may_start(0, now) or started >= _MUCH * seconds * self._rate)
         if not started and not hungry:
             return {}
         return {GROUP: (started / seconds / self._limit_of_all, ready / self._limit_of_all if hungry else 0.0)}
 
     def share(self, share: float, now: float, others: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Use this fraction of the rate, from 0 to 1. A fraction for the group's rate in `others` is used instead."""
+        """Set this member's fraction of the rate, from 0 to 1. A value for `GROUP` in `others` overrides `share`."""
         self._fill(now)
         self._rate = self._limit_of_all * others.get(GROUP, share)
         self._burst = max(1.0, self._rate * _BURST)
@@ -95,6 +96,7 @@ class StartRate(Gate):
 
     def _fill(self, now: float) -> None:
         if now > self._filled_at:
-            if self._rate:  # at first the time since the last refill is infinite, and infinity times 0 is NaN
+            # Before the first refill the time since the last one is infinite, and infinity times 0 is NaN.
+            if self._rate:
                 self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
             self._filled_at = now

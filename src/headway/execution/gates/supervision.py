@@ -1,7 +1,8 @@
-"""The gate of a supervised process. It keeps the table of running records, and lets suspects run alone.
+"""The gate of a supervised process, which keeps the table of running records and makes suspects run alone.
 
-A suspect is a record that was running in a process that died. The gate makes that attempt fail without calling the
-handler, so that the retries decide about it as about any other failure. The next attempt at the record runs alone.
+A suspect is a record that was running in a process that died. The gate makes the attempt that was running then fail
+without calling the handler, so that the retries handle it like any other failure. The next attempt at the record runs
+alone.
 """
 
 import time
@@ -16,7 +17,7 @@ from headway.execution.jobs import Job, RecordAttempt
 from headway.execution.running_table import RunningTable
 
 PATIENCE = 60.0
-"""The seconds that a suspect waits for other records to end, and that other records wait for a suspect.
+"""How long a suspect waits for other records to end, and how long other records wait for a suspect, in seconds.
 
 The waits are limited because a handler can run forever.
 """
@@ -27,7 +28,7 @@ _RecordPlace = tuple[str, int, int]
 class Supervision(Gate):
     """Keeps the table of running records, and isolates suspects.
 
-    Any thread can call `suspect`. The thread that calls the handler calls `fail_as_before`.
+    Any thread can call `suspect`. `fail_as_before` is called by the thread that calls the handler.
     """
 
     def __init__(self, table: RunningTable, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> None:
@@ -36,7 +37,7 @@ class Supervision(Gate):
         self._suspects: dict[_RecordPlace, Suspect] = {}
         self._condemned: set[_RecordPlace] = set()
         self.alone: RecordAttempt | None = None
-        """The suspect that runs alone, or waits until it can. No other attempt starts meanwhile."""
+        """The suspect that runs alone or waits to do so, or None. While it is set, no other attempt starts."""
         self._is_waiting = False
         self._since = 0.0
         self.suspect(suspects)
@@ -52,13 +53,14 @@ class Supervision(Gate):
     def fail_as_before(self, job: Job) -> None:
         """Raise `ProcessDiedError` if the job is a suspect whose process died during its last attempt.
 
-        Call it before the handler. For a batch of such suspects it raises a `BatchError` with their errors.
+        Must be called before the handler. If the job is a batch of such suspects, raises a `BatchError` with their
+        errors.
         """
         if not self._suspects:
             return
         failed = {index: error for index, attempt in enumerate(job) if (error := self._failed_before(attempt))}
-        # A batch with other records can have started before its suspects were known. The handler is then called for
-        # all of them, because a `BatchError` for the suspects would count the other records as done.
+        # A batch that includes other records can have started before its suspects were known. The handler is then
+        # called for the whole batch, because a `BatchError` for the suspects would count the other records as done.
         if len(failed) == len(job):
             raise BatchError(failed) if job[1:] else failed[0]
 
@@ -70,7 +72,10 @@ class Supervision(Gate):
         return suspect.error()
 
     def expect_batches(self, slots: int, max_size: int) -> None:
-        """Enlarge the table, so that it has a row for each record of a batch. Call it before any record runs."""
+        """Enlarge the table so that it has a row for each record of the batches.
+
+        Must be called before any record runs.
+        """
         self._table.make_room(max(slots, min(slots * max_size, MOST_SUSPECTS)))
 
     # For the dispatch
@@ -78,8 +83,9 @@ class Supervision(Gate):
     def admit(self, job: Job, now: float) -> Job:
         """Return the attempts of a batch that can start together.
 
-        If the batch has suspects whose process died during their last attempt, only these start, and then they fail. A
-        suspect that must run alone starts as a batch of its own, after the attempts that are before it in the batch.
+        If the batch has suspects whose process died during their last attempt, only these suspects are returned, and
+        they then fail. A suspect that must run alone starts later, as a batch of its own, after the attempts that
+        precede it in the batch.
         """
         if not self._suspects or not job[1:]:
             return job
@@ -91,11 +97,14 @@ class Supervision(Gate):
         return job[: max(1, suspects[0][0])]
 
     def may_start(self, running: int, now: float) -> bool:
-        """Return False while a suspect runs alone, or waits until it can."""
+        """Return False while a suspect is running alone or is waiting to do so."""
         return self.alone is None
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Write the job into the table, or hold the job back if it is a suspect and other jobs are running."""
+        """Write the job into the table.
+
+        If the job is a suspect and other jobs are running, hold the job back instead.
+        """
         attempt = job[0]
         if self._suspects and (suspect := self._find(attempt)):
             if self._has_failed(attempt, suspect):
@@ -116,10 +125,11 @@ class Supervision(Gate):
         return [self.alone]
 
     def timed_out(self, now: float, *, ending: bool) -> tuple[RecordAttempt, float] | None:
-        """Let other records start again if a suspect has run alone for too long, or has waited for that for too long.
+        """Let other records start again if a suspect has run alone, or has waited to run alone, for too long.
 
-        If a suspect was waiting, returns the suspect, which must give back its slot, and the time at which it can be
-        taken again. A waiting suspect is also returned if the run ends or its partition leaves this consumer.
+        If a suspect has waited too long, returns the suspect, which must give back its slot, and the time at which it
+        can be taken again. A waiting suspect is also returned if the run ends or its partition is being revoked or is
+        lost.
         """
         attempt = self.alone
         if attempt is None:
@@ -133,9 +143,9 @@ class Supervision(Gate):
         return None
 
     def judged(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict, now: float) -> Verdict:
-        """Remember a record that becomes a dead letter because it killed processes, so that its handler is not called.
+        """If a record becomes a dead letter because it killed processes, remember that its handler must not be called.
 
-        This matters if Kafka refuses the dead letter, because then the record is taken again.
+        This matters if Kafka refuses the dead letter, because the dispatch then takes the record again.
         """
         if isinstance(verdict, GiveUp) and as_death(error):
             self._condemned.add(_address(attempt))
@@ -155,11 +165,12 @@ class Supervision(Gate):
         return True
 
     def ended(self, attempt: RecordAttempt, running: int, now: float) -> bool:
-        """Remove an attempt from the table. Return True if it ran alone, because other attempts can start now."""
+        """Remove an attempt from the table. Return True if it was a suspect, because other records can start now."""
         self._table.leave(attempt)
         if attempt is not self.alone:
             return False
-        if not self._is_waiting:  # the process is alive after the suspect ran alone, so the suspicion ends
+        # The suspect ran alone and the process is alive, so the record is not a suspect any more.
+        if not self._is_waiting:
             self._suspects.pop(_address(attempt), None)
         self.alone = None
         return True

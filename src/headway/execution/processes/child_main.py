@@ -1,4 +1,4 @@
-"""The code that runs in a process of the pool: it loads the handler, and calls it for the jobs that it receives."""
+"""The code that runs in a process of the pool. It loads the handler, receives jobs, and calls the handler for them."""
 
 import contextlib
 import math
@@ -76,10 +76,11 @@ def _live(lifespan: Lifespan, settings: Mapping[str, Any], pipe: Connection, wor
 
 
 def _take_no_signals() -> None:
-    """Let SIGINT and SIGTERM have no effect on this process, because the consumer's process handles them.
+    """Make SIGINT and SIGTERM have no effect on this process, because the consumer's process handles these signals.
 
-    The signals get handlers that do nothing, and are then unblocked. Blocking or ignoring them would also affect
-    processes that a user's handler starts, because these inherit blocked and ignored signals, but not signal handlers.
+    The signals get handlers that do nothing, and are then unblocked. If this process blocked or ignored them instead,
+    so would every process that the user's handler starts, because a child process inherits blocked and ignored signals,
+    but not signal handlers.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
@@ -89,7 +90,7 @@ def _take_no_signals() -> None:
 def _keep_from_others(*pipes: Connection) -> None:
     """Keep processes that a handler starts from inheriting the pipes.
 
-    The parent learns from a closed pipe that this process has ended, so no other process must keep the pipes open.
+    The parent notices the end of this process by its closed pipe, so no other process must keep the pipe open.
     """
 
     def close() -> None:
@@ -102,9 +103,9 @@ def _keep_from_others(*pipes: Connection) -> None:
 
 
 def _answer(asks: Connection, jobs: "_Jobs") -> None:
-    """Give back jobs when the parent requests that, and end this process when the parent ends.
+    """Give back jobs when the parent requests them, and end this process when the parent ends.
 
-    The process ends even if a handler is running. If no handler is running, the lifespan has time for its shut-down.
+    This process ends even if a handler is running. If no handler is running, the lifespan has time to shut down first.
     """
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -128,16 +129,16 @@ class _Jobs:
         self._begun = 0
         self._outcomes: list[tuple[bytes, float]] = []
         self.ends_within = 0.0
-        """The seconds that the lifespan has for its shut-down if the parent ends while no job is running."""
+        """How long the lifespan has to shut down if the parent ends while no job is running, in seconds."""
 
     def work(self, outcome_of: Callable[[bytes], bytes]) -> bool:
-        """Receive a chunk, and run its jobs. Returns False if the parent has requested the end instead."""
+        """Receive a chunk, and run its jobs. Returns False if a request to end was received instead."""
         chunk: Chunk | None = self._pipe.recv()
         if chunk is None:
             return False
         with self._lock:
-            # A chunk of an earlier round was sent before this process gave back its jobs. The parent counts the jobs of
-            # that chunk as given back too.
+            # A chunk of an earlier round was sent before the parent received the report with which this process gave
+            # back jobs. The parent already treats the jobs of that chunk as given back.
             if chunk.round == self._round:
                 self._jobs.extend(chunk.jobs)
         before, began = self._begun, time.perf_counter()
@@ -145,7 +146,7 @@ class _Jobs:
         while job := self._begin():
             outcome = outcome_of(job)
             began_job, ended = ended, time.perf_counter()
-            if os.getpid() != self._process:  # the handler has forked, and this is the forked process
+            if os.getpid() != self._process:  # this is a child that the handler has forked
                 os._exit(0)
             with self._lock:
                 self._outcomes.append((outcome, ended - began_job))
@@ -155,11 +156,11 @@ class _Jobs:
         return True
 
     def are_done(self) -> bool:
-        """Return whether no job is running."""
+        """Return True if no job is running."""
         return bool(self._at.value == NOTHING)
 
     def give_back(self) -> None:
-        """Report the outcomes, and drop the jobs that have not begun, so that the parent can give them to others."""
+        """Report the outcomes, and drop the jobs that have not begun. The parent can give them to other processes."""
         with self._lock:
             self._jobs.clear()
             self._round += 1
@@ -184,8 +185,8 @@ def _outcome(
 ) -> bytes:
     try:
         attempts: list[SentAttempt] = pickle.loads(job)  # noqa: S301 - the parent process has written it
-        # A record can expire while it waits in this process. It fails untried, and the dispatch then treats it as
-        # expired.
+        # A record can expire while it waits in this process. The attempt then fails untried, and the dispatch treats
+        # the record as expired.
         if any(attempt.not_after <= time.monotonic() for attempt in attempts):
             raise RetriableError("The record expired before it could be started.", untried=True)
         records, contexts = list(map(make_record, attempts)), list(map(Context, attempts))

@@ -18,14 +18,17 @@ NOTHING: Final = -1
 
 
 class Deserializers(NamedTuple):
-    """The functions that read keys and values. They must be importable, because pickle sends only their names."""
+    """The functions that deserialise keys and values.
+
+    They must be importable, because pickle sends only their names.
+    """
 
     key: Callable[..., Any] | None
     value: Callable[..., Any] | None
 
 
 class SentMessage(NamedTuple):
-    """A consumed message that can be pickled. It has the methods of `headway.records.record_types.Message`."""
+    """A picklable copy of a consumed message, with the methods of `headway.records.record_types.Message`."""
 
     fields: tuple[Any, ...]
 
@@ -55,7 +58,7 @@ class SentMessage(NamedTuple):
 
 
 class SentAttempt(NamedTuple):
-    """An attempt as it is sent to a process: its record, and the attributes that a `Context` shows."""
+    """An attempt in the form that is sent to a process: its record, and the attributes that a `Context` exposes."""
 
     message: tuple[Any, ...]
     suffix: str
@@ -67,17 +70,17 @@ class SentAttempt(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Jobs for a process. `round` is how many times the process had given back jobs when the chunk was sent."""
+    """Jobs for a process. `round` counts how often the process had given back jobs before the chunk was sent."""
 
     round: int
     jobs: list[bytes]
 
 
 class ProcessReport(NamedTuple):
-    """A message from a process: the outcomes of finished jobs, in order, with the seconds that each job took.
+    """A message from a process. `outcomes` has the pickled outcomes of finished jobs, in order, and their durations.
 
-    At the end of a chunk, `seconds` is the average time of its jobs. If the process gives back jobs, `begun` is the
-    number of jobs that it has begun since it was started.
+    At the end of a chunk, `seconds` is the average duration of a job of the chunk. If the process gives back jobs,
+    `begun` is the number of jobs that it has begun since it started.
     """
 
     outcomes: list[tuple[bytes, float]]
@@ -86,7 +89,7 @@ class ProcessReport(NamedTuple):
 
 
 def attempts_of(job: Job) -> list[SentAttempt]:
-    """Convert the attempts of a job to the form in which they are sent to a process."""
+    """Convert the attempts of a job to the form that is sent to a process."""
     return [_attempt(attempt.record, attempt) for attempt in job]
 
 
@@ -111,7 +114,7 @@ def _attempt(record: ConsumerRecord, attempt: RecordAttempt) -> SentAttempt:
 
 
 def portable(error: BaseException) -> BaseException:
-    """Return the error if it can be pickled and unpickled. Otherwise, return another error that describes it."""
+    """Return the error if it can be pickled and unpickled. Otherwise, return a stand-in that describes the error."""
     try:
         if issubclass(type(error), RetryLater):
             error = _with_reason(error)
@@ -119,20 +122,20 @@ def portable(error: BaseException) -> BaseException:
             error = BatchError({index: portable(each) for index, each in error.failures.items()})  # type: ignore[attr-defined]
         if is_error(pickle.loads(pickle.dumps(error))):  # noqa: S301 - our own bytes
             return error
-    except BaseException:  # the error's own code, which the user wrote, can raise anything
+    except BaseException:  # the error's class can be the user's code, which can raise anything
         return _stand_in(error)
     return _stand_in(error)
 
 
 def _with_reason(error: BaseException) -> BaseException:
-    """Return a `RetryLater` that has its cause in an attribute, because pickling an error drops its `__cause__`."""
+    """Return a `RetryLater` that keeps its cause in an attribute, because pickling an error drops its `__cause__`."""
     later, reason = RetryLater(attribute(error, "delay")), failure_behind(error)
     setattr(later, REASON, None if reason is error else portable(reason))
     return later
 
 
 def _stand_in(error: BaseException) -> BaseException:
-    """Return a plain error that describes this one, and for which the retries decide the same."""
+    """Return a picklable error that describes this error, and that the retries treat in the same way."""
     text, kind = described_error(error), type(error)
     if issubclass(kind, RetryLater):
         return RetryLater(_number(error, "delay"))  # type: ignore[arg-type]

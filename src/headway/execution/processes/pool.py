@@ -1,4 +1,7 @@
-"""The pool of processes. For each process, a thread sends chunks of jobs to it and reports the outcomes."""
+"""The pool of processes.
+
+Each process has a thread that sends chunks of jobs to the process and reports the outcomes.
+"""
 
 import contextlib
 import signal
@@ -21,15 +24,15 @@ from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
 from headway.execution.processes.messages import Deserializers, loaded, pickled_start
 from headway.execution.processes.process import Process
 
-_AHEAD = 2  # the maximum number of chunks that a process has at a time, including the one that it works on
-# How long a process should work on a chunk, in seconds. With shorter chunks, waking the process costs too much. With
-# longer ones, some processes have nothing to do while others work on the last chunks.
+_AHEAD = 2  # the maximum number of chunks in a process, including the chunk that it is working on
+# How long a process should work on a chunk, in seconds. If chunks were shorter, waking the process would cost too much.
+# If they were longer, some processes would be idle while others work on the last chunks.
 _CHUNK_TIME = 0.01
 _FIRST_CHUNK = 1  # the number of jobs in the first chunk of a process
 
 
 class Processes(Executor):
-    """Runs jobs in processes. Each process has a driver: a thread that sends chunks to it and reports the outcomes."""
+    """Runs jobs in processes. Each process has a driver, a thread that sends it chunks and reports the outcomes."""
 
     def __init__(
         self,
@@ -109,7 +112,10 @@ class Processes(Executor):
             started.set_exception(error)
 
     def _work_with(self, child: Process, started: "Future[None]") -> bool:
-        """Run jobs in a process until the run ends or the process dies. Returns True if it must be replaced."""
+        """Run jobs in a process until the run ends or the process dies.
+
+        Returns True if the process must be replaced.
+        """
         size = _FIRST_CHUNK
         try:
             child.wait_until_ready(self._is_closing)
@@ -124,9 +130,9 @@ class Processes(Executor):
         return False
 
     def _fill(self, child: Process, size: int) -> bool:
-        """Send waiting jobs to the child. If the child has no jobs, wait for one. Returns False when the run ends."""
-        # If a chunk is a single job, jobs take a long time. Then the next job stays in the queue, where another process
-        # can take it.
+        """Send waiting jobs to the child, or wait for a job if the child has none. Returns False when the run ends."""
+        # A chunk of a single job means that jobs take a long time. In this case the child gets no second chunk, so that
+        # the next job stays in the queue, where another process can take it.
         while child.chunks < (_AHEAD if size > 1 else 1):
             jobs = self._collect(size, wait=not child.chunks)
             if jobs is None:
@@ -146,7 +152,8 @@ class Processes(Executor):
             while len(jobs) < size:
                 job = self._queue.get(block=wait and not jobs)
                 if job is None:
-                    self._queue.put(None)  # the other drivers, and the next call here, must see the end too
+                    # The other drivers, and the next call of this method, must also get the None that marks the end.
+                    self._queue.put(None)
                     return jobs or None
                 jobs.append(job)
                 size = min(size, len(jobs) + self._queue.qsize() // len(self._drivers))
@@ -158,7 +165,8 @@ class Processes(Executor):
             said = child.receive(self._time_limit, self._is_closing)
             for outcome, seconds in said.outcomes:
                 job = child.jobs.popleft()
-                for attempt in job:  # the time that the job waited in the process is not handler time of its tenant
+                # The tenant's handler time must not include the time that the job waited in the process.
+                for attempt in job:
                     attempt.started = time.monotonic() - seconds
                 self._report(job, *loaded(outcome))
             for job in child.given_back(said):
@@ -189,7 +197,10 @@ class Processes(Executor):
 
 
 def _death_of(job: Job, how: str) -> BaseException:
-    """Return the error for a job whose process died. For a batch, it has a separate error for each record."""
+    """Return the error for a job whose process died.
+
+    For a batch, it is a `BatchError` with an error for each record.
+    """
     errors = [died(how, deaths_of(attempt.failure) + 1, alone=len(job) == 1) for attempt in job]
     return BatchError(dict(enumerate(errors))) if len(job) > 1 else errors[0]
 
@@ -197,8 +208,9 @@ def _death_of(job: Job, how: str) -> BaseException:
 def _keep_signals_from_children() -> None:
     """Block SIGINT and SIGTERM in this thread and in the children that it starts.
 
-    The children must not end on Ctrl-C, because the consumer's process ends them. A child inherits the signal mask of
-    the thread that starts it. This thread needs no signals, because Python's signal handlers run in the main thread.
+    A child must not end on Ctrl-C, because the consumer's process ends it. The signals are blocked in this thread
+    because a child inherits the signal mask of the thread that starts it. This thread itself needs no signals, because
+    Python's signal handlers run in the main thread.
     """
-    resource_tracker.ensure_running()  # this must come first, because starting it unblocks the signals
+    resource_tracker.ensure_running()  # the tracker must be started first, because starting it unblocks the signals
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

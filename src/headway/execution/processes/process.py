@@ -1,4 +1,4 @@
-"""A process of the pool, as its driver in the parent process sees it."""
+"""The parent's side of a process of the pool, which the driver of the process uses."""
 
 import atexit
 import contextlib
@@ -20,15 +20,15 @@ from headway.execution.processes.child_main import serve
 from headway.execution.processes.messages import NOTHING, Chunk, ProcessReport, attempts_of
 from headway.execution.time_limit import exceeded
 
-_LONG = 0.1  # after a job has run for this many seconds, the process must give back the jobs queued behind it
-_NOTED_WITHIN = 1.0  # seconds until multiprocessing has surely noted that a process has ended
+_LONG = 0.1  # if a job runs longer than this many seconds, the process must give back the jobs queued behind it
+_NOTED_WITHIN = 1.0  # how long multiprocessing can take to notice that a process has ended, in seconds
 
 
 class Process:
     """Starts a process, sends jobs to it, and receives its reports.
 
-    `jobs` are the jobs that were sent and not yet reported on, in the order in which the process begins them. With
-    `life`, the process has a lifespan of its own.
+    `jobs` has the jobs whose outcomes the process has not reported yet, in the order in which they are run. If `life`
+    is given, the process enters a lifespan of its own.
     """
 
     def __init__(self, *start: Any, life: Life | None = None) -> None:
@@ -36,28 +36,31 @@ class Process:
         self._is_ready = False
         context = multiprocessing.get_context("spawn")
         self.jobs: deque[Job] = deque()
-        self.chunks = 0  # the number of sent chunks whose end was not reported yet
-        self._at: Any = RawValue("q", NOTHING)  # the index of the running job, counted from the start of the process
-        self._reported = 0  # the number of jobs whose outcomes were reported since the start of the process
+        self.chunks = 0  # the number of chunks that were sent and whose end the process has not reported yet
+        # The running job's index among all jobs that the process has begun, or NOTHING.
+        self._at: Any = RawValue("q", NOTHING)
+        self._reported = 0  # the number of jobs whose outcomes the process has reported since it started
         self._round = 0  # the number of times that the process has given back jobs
-        self._asked = False  # True if the process has been requested to give back jobs and has not done so yet
-        # The index and the error of the job that exceeded its time limit, because of which the process was killed.
+        self._asked = False  # True while a request to give back jobs is unanswered
+        # If the process was killed because a job exceeded its time limit: the index of that job, and its error.
         self._late: tuple[int, TimeLimitError] | None = None
         self._pipe, theirs = context.Pipe()
         with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
-            # Messages of up to a quarter of the buffer always fit. Some systems count their own overhead in its size.
+            # A message of up to a quarter of the buffer always fits, even on systems that count their own overhead in
+            # the size of the buffer.
             self._surely_fits = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
-        self._kept: bytes | None = None  # a chunk that is sent only when the previous chunk has ended
+        self._kept: bytes | None = None  # a chunk that will be sent when the previous chunk has ended
         their_asks, self._asks = context.Pipe(duplex=False)
         self._process = context.Process(target=serve, args=(theirs, their_asks, self._at, *start), daemon=True)
         self._process.start()
-        # At exit, multiprocessing would send a SIGTERM, which the process ignores, and then wait forever.
+        # Without this, multiprocessing would send a SIGTERM at exit, which the process ignores, and would then wait
+        # forever.
         atexit.register(self._process.kill)
         theirs.close()
         their_asks.close()
 
     def wait_until_ready(self, is_closing: Callable[[], bool]) -> None:
-        """Wait until the process has loaded the handler and entered the lifespan, if there is one.
+        """Wait until the process has loaded the handler and, if there is a lifespan, has entered it.
 
         Raises:
             HandlerProcessError: The process cannot load the handler.
@@ -87,11 +90,11 @@ class Process:
         self._is_ready = True
 
     def send(self, jobs: list[Job]) -> None:
-        """Send another chunk. If the process has died, this does nothing, and the next call of `receive` raises.
+        """Send another chunk. If the process has died, nothing is sent, and the next call of `receive` raises.
 
-        The process does not read the pipe while it runs jobs. If it is running jobs and the chunk might not fit into
-        the pipe, the chunk is kept until they have ended. Otherwise this thread could block in the write for longer
-        than a handler's time limit, or forever if the process blocks while it writes its outcomes.
+        The process does not read the pipe while it runs jobs. If the process is running jobs and the chunk might not
+        fit into the pipe, the chunk is kept until these jobs have ended. Otherwise this thread could block in the write
+        for longer than a handler's time limit, or forever if the process blocks while it writes its outcomes.
         """
         chunk = pickle.dumps(Chunk(self._round, [pickle.dumps(attempts_of(job)) for job in jobs]))
         if self.chunks and len(chunk) > self._surely_fits:
@@ -131,23 +134,23 @@ class Process:
     def _hears(self, seconds: float) -> bool:
         """Wait up to `seconds` for a message, and return whether there is one.
 
-        Raises `EOFError` if the process has died. Its exit code is checked too, because the pipe stays open if a
-        process that the handler forked still has the other end.
+        Raises `EOFError` if the process has died. An open pipe does not prove that the process is alive, because a
+        process that the handler forked can hold the other end open. So the exit code is checked too.
         """
         if self._pipe.poll(seconds):
             return True
         if self._process.exitcode is None:
             return False
-        if self._pipe.poll(0):  # a message that was sent before the process died
+        if self._pipe.poll(0):  # the process sent a message before it died
             return True
         raise EOFError
 
     def _see_to(self, at: int, seconds: float, time_limit: float | None) -> None:
-        """Enforce the time limit on the running job. If it is merely slow, ask the process to give back queued jobs."""
+        """Enforce the time limit on the running job. If the job is merely slow, request the queued jobs back."""
         if time_limit and seconds > time_limit:
             self._late = at, exceeded(time_limit)
             self._process.kill()
-            self._process.join()  # otherwise its record could be handled twice at the same time
+            self._process.join()  # if the process still ran, the job's record could be handled twice at the same time
             raise EOFError
         if seconds >= _LONG and len(self.jobs) > 1 and not self._asked:
             self._asks.send(None)
@@ -165,9 +168,9 @@ class Process:
         return [self.jobs.pop() for _ in range(len(self.jobs) - (said.begun - self._reported))]
 
     def death(self) -> tuple[int, TimeLimitError | str]:
-        """Return the index in `jobs` of the job during which the process died, and a description of how it died.
+        """Return the index in `jobs` of the job during which the process died, and how the process died.
 
-        If the process was killed because of the time limit, the description is the `TimeLimitError`.
+        How the process died is a text, or the `TimeLimitError` if the process was killed because of the time limit.
         """
         at, how = self._late or (self._at.value, self._how_it_ended())
         return at - self._reported, how
@@ -175,7 +178,7 @@ class Process:
     def close(self) -> None:
         """End the process, and free its resources."""
         if self._life and self._is_ready and self._at.value == NOTHING:
-            with contextlib.suppress(EOFError, OSError):  # the process has died
+            with contextlib.suppress(EOFError, OSError):  # raised if the process has died
                 self._life.note(self._shut_down(self._life))
         self._process.kill()
         self._process.join()
@@ -194,21 +197,22 @@ class Process:
         return life.endless()
 
     def _close_process(self) -> None:
-        """Close the process object. If multiprocessing does not know yet that the process has ended, try again.
+        """Close the process object. If multiprocessing has not noticed yet that the process has ended, try again.
 
-        When another thread starts a process, multiprocessing polls all processes there. That thread can have collected
-        the exit status of this process, and have not stored it yet.
+        When another thread starts a process, multiprocessing polls all processes in that thread. That thread can have
+        collected the exit status of this process without having stored it yet.
         """
         deadline = time.monotonic() + _NOTED_WITHIN
         while True:
             try:
                 return self._process.close()
             except ValueError:  # "still running"
-                if time.monotonic() > deadline:  # code outside multiprocessing has collected the exit status
+                # Other code has collected the exit status, so multiprocessing cannot get it.
+                if time.monotonic() > deadline:
                     return None
             time.sleep(0.001)
 
     def _how_it_ended(self) -> str:
-        if self._process.exitcode is None:  # the pipe is closed a moment before the process has ended
+        if self._process.exitcode is None:  # the pipe is closed a moment before the process ends
             self._process.join(1.0)
         return how_it_ended(self._process.exitcode)
