@@ -31,6 +31,8 @@ HABITS = {
     r"in vain": "without success",
     r"lest": "so that … not",
 }
+# Most lines have none of the habits, and one search tells so in a tenth of the time that fifteen searches take.
+ANY = re.compile("|".join(rf"\b{habit}\b" for habit in HABITS), re.IGNORECASE)
 PATTERNS = {re.compile(rf"\b{habit}\b", re.IGNORECASE): instead for habit, instead in HABITS.items()}
 
 # A line, or a part of one, that a habit's pattern finds and that is good English all the same.
@@ -42,6 +44,8 @@ STILL_TO_DO: tuple[str, ...] = ()
 
 def _found(path: Path) -> Iterator[str]:
     for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not ANY.search(line):
+            continue
         text = line
         for exception in EXCEPTIONS:
             text = text.replace(exception, "")

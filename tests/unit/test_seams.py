@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 
 NOT_OURS = {
@@ -29,7 +31,7 @@ def private_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls")):
                 pass
-            case ast.Attribute(value=owner) if ast.unparse(owner) in ("ck.KafkaError", "KafkaError"):
+            case ast.Attribute(value=ast.Name("KafkaError") | ast.Attribute(ast.Name("ck"), "KafkaError")):
                 pass  # the errors of librdkafka itself begin so
             case ast.Attribute(attr=name):
                 yield node.lineno, name
@@ -42,11 +44,16 @@ def private_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield from ((node.lineno, name) for text in texts for name in text.split("."))
 
 
-def test_tests_touch_nothing_private_of_ours() -> None:
+@pytest.fixture(scope="module")
+def modules() -> dict[Path, ast.Module]:
+    return {file: ast.parse(file.read_text()) for file in TESTS.rglob("*.py")}
+
+
+def test_tests_touch_nothing_private_of_ours(modules: dict[Path, ast.Module]) -> None:
     found = {
         f"{file.relative_to(TESTS)}:{line}: {name}"
-        for file in TESTS.rglob("*.py")
-        for line, name in private_names(ast.parse(file.read_text()))
+        for file, tree in modules.items()
+        for line, name in private_names(tree)
         if is_private(name) and name not in NOT_OURS
     }
     assert not found, "give what these prove a public seam (see docs/design/tests.md): " + ", ".join(sorted(found))
@@ -66,14 +73,25 @@ def raw_clients(tree: ast.Module) -> Iterator[ast.Call]:
         if name.name in RAW
     }
     calls = (each for each in ast.walk(tree) if isinstance(each, ast.Call))
-    return (each for each in calls if ast.unparse(each.func) in raw)
+    return (each for each in calls if isinstance(each.func, ast.Name | ast.Attribute) and _dotted(each.func) in raw)
 
 
-def test_plain_clients_write_nothing_to_stderr_after_their_broker_is_gone() -> None:
+def _dotted(node: ast.expr) -> str:
+    """Return a name such as `ck.Producer` as it is written. It takes a tenth of the time of `ast.unparse`."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=owner, attr=name):
+            return f"{_dotted(owner)}.{name}"
+        case _:
+            return "?"
+
+
+def test_plain_clients_write_nothing_to_stderr_after_their_broker_is_gone(modules: dict[Path, ast.Module]) -> None:
     found = {
         f"{file.relative_to(TESTS)}:{call.lineno}"
-        for file in TESTS.rglob("*.py")
-        for call in raw_clients(ast.parse(file.read_text()))
+        for file, tree in modules.items()
+        for call in raw_clients(tree)
         if not any(quiet in ast.unparse(call) for quiet in ("'log_level'", "quiet("))
     }
     assert not found, 'give these clients "log_level": 0: ' + ", ".join(sorted(found))
