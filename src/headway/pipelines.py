@@ -27,14 +27,14 @@ class PipelineRun:
             that its records get.
         levels: The number of levels.
         directory: The directory for checkpoints and results.
-        once: True if each query ends once it has read the records that exist now. Otherwise queries run until they
-            are stopped.
+        once: True if each query ends when it has read the records that exist now. Otherwise queries run until they are
+            stopped.
         options: The pipeline's own options, from `--set name=value`.
         results_name: The name of the subdirectory for results.
     """
 
     spark: SparkSession
-    kafka: Mapping[str, Any] = field(repr=False)  # can hold secrets
+    kafka: Mapping[str, Any] = field(repr=False)  # can contain passwords
     topics: Topics
     levels: int
     directory: str

@@ -11,7 +11,7 @@ from headway.errors import LocalBrokerError
 
 _AUTHORITY_YEARS = 10
 _LIFETIME = timedelta(days=365)
-# Certificates are valid from five minutes ago, because containers and virtual machines may have different clocks.
+# Certificates are valid from five minutes ago, because the clocks of containers and virtual machines may be behind.
 _BACKDATED = timedelta(minutes=5)
 
 # Without this option LibreSSL writes the parameters of the curve instead of its name, and Java cannot read that.
@@ -56,7 +56,7 @@ class Authority:
         self.certificate = directory / "ca.crt"
 
     def issue(self, name: str, file: Path, *, hosts: Sequence[str] = (), lifetime: timedelta = _LIFETIME) -> None:
-        """Create a private key and a certificate for it, and write both to one PEM file.
+        """Create a private key and its certificate, and write both to one PEM file.
 
         Args:
             name: The common name.
@@ -90,7 +90,7 @@ class Authority:
             options = "-x509", "-new", "-sha256", "-extensions", "root", "-days", str(365 * _AUTHORITY_YEARS)
             certificate = _openssl(work, "req", *options, "-config", _CONFIG, "-key", _KEY)
             write_private(self._key, key)
-            write_private(self.certificate, certificate)  # written last: where the certificate exists, the key does
+            write_private(self.certificate, certificate)  # written last, so if it exists, so does the key
 
 
 def write_private(file: Path, content: bytes) -> None:

@@ -18,7 +18,8 @@ from headway.errors import ConfigError, LocalBrokerError
 
 _DESCRIPTION = "broker.json"
 _START_LOCK = "start.lock"
-# The seconds to wait for Kafka's lock: a killed process becomes a zombie shortly before it releases its files.
+# How long to wait for Kafka's lock, in seconds. A killed process keeps its files for a moment after it becomes a
+# zombie.
 _FREED_WITHIN = 2.0
 _LOOK_AGAIN_AFTER = 0.02
 
@@ -84,7 +85,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         unfinished.replace(data_dir / _DESCRIPTION)
 
     def nodes_in(self, data_dir: Path) -> list[Node]:
-        """Return the cluster's nodes. Each finds the process that runs it, if there is one."""
+        """Return the cluster's nodes. Each node object finds the process that runs the node, if there is one."""
         return [
             Node(n.id, n.port, n.controller_port, data_dir / f"node-{n.id}", tls_port=n.tls_port) for n in self.nodes
         ]
@@ -119,10 +120,10 @@ def running_servers(data_dir: Path) -> str | None:
 def starting_in(data_dir: Path) -> Iterator[None]:
     """Lock the directory while a broker starts in it, or while it is deleted.
 
-    Raises `LocalBrokerError` if another process has locked it. Also refuses a directory inside another broker's
-    directory, because it would be deleted together with that broker's data.
+    Raises `LocalBrokerError` if another process has locked it. Raises the same error for a directory inside another
+    broker's directory, because that broker might delete it with its data.
     """
-    _require_outside_of_others(data_dir)  # checked before this process creates anything in the directory
+    _require_outside_of_others(data_dir)  # before this process creates anything in the directory
     with _lock(data_dir):
         # Check again, because another broker may be starting at the same time: now either that broker finds our lock,
         # or we find its file.
@@ -189,7 +190,7 @@ def claim(data_dir: Path, ephemeral: bool) -> Description | None:
         return None
     _require_stopped(data_dir, earlier)
     _require_unheld(data_dir, earlier)
-    if earlier.ephemeral:  # its process died before it could delete the data
+    if earlier.ephemeral:  # the process died before it could delete the data
         for node in earlier.nodes_in(data_dir):
             remove(node.directory)
         remove(security_dir(data_dir))
@@ -238,7 +239,7 @@ def _require_stopped(data_dir: Path, earlier: Description) -> None:
 
 
 def _require_unheld(data_dir: Path, earlier: Description) -> None:
-    """Raise `LocalBrokerError` if Kafka's own lock shows that a process is using the data, perhaps by another path."""
+    """Raise `LocalBrokerError` if Kafka's own lock shows that a process uses the data, perhaps under another path."""
     deadline = time.monotonic() + _FREED_WITHIN
     while any(node.holds_data for node in earlier.nodes_in(data_dir)):
         if time.monotonic() > deadline:

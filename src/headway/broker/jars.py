@@ -166,7 +166,7 @@ def _fetch(context: "MavenContext", jar: Jar) -> None:
 
 
 def innermost_reason(error: Exception) -> str:
-    """Return the message of the innermost error in a chain. For a failed download it is the network's error."""
+    """Return the message of the innermost error in a chain. For a failed download, that is the network error."""
     while (inner := error.__cause__ or error.__context__) is not None and isinstance(inner, Exception):
         error = inner
     return str(error) or type(error).__name__

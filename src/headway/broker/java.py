@@ -33,7 +33,7 @@ def java_version(java: Path) -> int | None:
     try:
         text = release.read_text(encoding="utf-8")
     except OSError:
-        text = _ask(java)  # the file is missing for some Javas, and for the placeholder program on macOS
+        text = _ask(java)  # some Javas, and the placeholder program on macOS, have no such file
     return parse_version(text)
 
 

@@ -52,16 +52,16 @@ class LocalBroker:
             `nodes[i].kill()`.
         port: The port of the first node; the other nodes use the ports that follow. By default free ports are chosen.
         data_dir: The directory for the records. By default it is a temporary directory.
-        ephemeral: Whether `stop` deletes the records. By default it does only if no `data_dir` is given.
+        ephemeral: Whether `stop` deletes the records. By default, it deletes them only if no `data_dir` is given.
         properties: Kafka's broker settings in addition to Headway's, such as {"message.max.bytes": "2000000"}. By
             default topics are not created on first use ("auto.create.topics.enable" is "false").
         java_options: Options for the JVM in addition to Headway's, such as ["-Xmx2g"].
         secure: Whether clients need TLS, a login (SCRAM-SHA-512 or a certificate), and a permission for each operation.
             There are two users: `admin`, who is permitted to do everything, and `app`, who is permitted nothing until
-            `grant` is called. `client_config` and `admin_config` return their settings. By default it is as in the
+            `grant` is called. `client_config` and `admin_config` return their settings. By default, the same as at the
             earlier start in `data_dir`, or False.
-        background: Whether the broker continues to run when this process ends. By default it stops, even if this
-            process is killed.
+        background: Whether the broker continues to run when this process ends. By default, the broker stops, even if
+            this process is killed.
 
     The first start downloads Apache Kafka (45 MB), and a Java if the machine has none. If a start fails, it raises
     `LocalBrokerError` with a message that says what to do.
@@ -126,7 +126,7 @@ class LocalBroker:
 
     @property
     def admin_config(self) -> dict[str, Any]:
-        """The settings of a client that is permitted to do everything. For a secured broker they have a password."""
+        """The settings of a client that is permitted to do everything. If the broker is secured, they have a password."""
         return self._security.client_config(ADMIN, self.bootstrap_servers) if self._security else self.client_config()
 
     def client_config(self, user: str | None = None, *, certificate: bool = False) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class LocalBroker:
             earlier = claim(self.data_dir, self.ephemeral)
             try:
                 self._start(earlier, runtime, timeout)
-            except BaseException:  # also KeyboardInterrupt, after Ctrl-C
+            except BaseException:  # including KeyboardInterrupt after Ctrl-C
                 self._end()
                 if self.ephemeral:
                     remove(self.data_dir)

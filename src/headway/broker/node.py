@@ -24,7 +24,7 @@ _ERROR = re.compile(r"^.* ERROR \S+ - (.+)$", re.MULTILINE)
 
 @dataclass
 class Node:
-    """A node that can be started, stopped and killed independently of the other nodes. Its data remains.
+    """A node, which can be started, stopped and killed independently of the other nodes. Its data is kept.
 
     `port` is for clients. A secured broker also has the port `tls_port`, for logins with a certificate.
 
@@ -69,7 +69,7 @@ class Node:
 
     @property
     def holds_data(self) -> bool:
-        """True if any process holds Kafka's own lock on the data, even a process that was started by another path."""
+        """True if any process holds Kafka's own lock on the data, even one that was started with another path to it."""
         try:
             with (self.data_dir / ".lock").open("r+") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +92,7 @@ class Node:
         self._run(self.run_command)
 
     def spawn_format(self) -> None:
-        """Start to format the data directory if it is new. `finish_format` waits until that is done."""
+        """Begin to format the data directory if it is new. `finish_format` waits until the formatting is done."""
         if not any(self.data_dir.glob("__cluster_metadata-*")):
             self._run(self.format_command)
 
@@ -173,8 +173,8 @@ class Node:
     def _recall(self) -> psutil.Process | None:
         """Return the process whose id an earlier start recorded, or None if it has ended.
 
-        The operating system may have given the id to another process since that start. So the last argument of the
-        process's command line must be this node's properties file. A different path to the same file is accepted.
+        The operating system may have given the id to another process since that start. So the process must have this
+        node's properties file as the last argument of its command line. A different path to that file is accepted.
         """
         try:
             process = psutil.Process(int(self._pid_file.read_text(encoding="utf-8")))
@@ -199,7 +199,7 @@ def client_addresses(nodes: Iterable[Node]) -> str:
 
 
 def _lives(process: psutil.Process) -> bool:
-    if isinstance(process, psutil.Popen):  # a child of this process: `poll` also reaps it if it has ended
+    if isinstance(process, psutil.Popen):  # a child of this process, which `poll` also reaps if it has ended
         return process.poll() is None
     with suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
@@ -251,8 +251,8 @@ def _log(node: Node) -> str:
 def _reason(log: str) -> str:
     """Return the reason for a failure from a log.
 
-    It is the first sentence of the innermost exception. If the log has no exception, it is the first error, and if it
-    has no error either, the last line.
+    The reason is the first sentence of the innermost exception. In a log without exceptions, it is the first error, and
+    in a log without errors, the last line.
     """
     found = _EXCEPTION.findall(log)[-1:] or _ERROR.findall(log)[:1] or log.strip().splitlines()[-1:]
     return found[0].split(". ")[0].strip().rstrip(".") if found else "it logged nothing"

@@ -19,8 +19,8 @@ _CANDIDATES = range(20_000, 32_000)
 def choose_ports(count: int, first: int | None, earlier: Sequence[int]) -> tuple[list[int], list[int]]:
     """Choose ports for the clients and for the controllers of `count` nodes.
 
-    The ports for clients are `first` and the ports after it, if `first` is given. Otherwise they are the ports of an
-    `earlier` start if these are free, and free ports if not.
+    If `first` is given, the ports for clients are `first` and the ports after it. Otherwise they are the ports of an
+    `earlier` start if these are free, or else any free ports.
     """
     if first is not None:
         listeners = list(range(first, first + count))
@@ -48,7 +48,8 @@ def free_ports(count: int) -> list[int]:
 def is_free(port: int) -> bool:
     """Return whether a broker could listen on the port."""
     with socket.socket() as probe:
-        # With this option a port in TIME_WAIT counts as free. Java sets it, too, so a broker could listen on that port.
+        # With this option a port in TIME_WAIT counts as free. Java sets this option too, so a broker can listen on such
+        # a port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -71,7 +72,8 @@ def is_listening(port: int) -> bool:
     """Return whether a process accepts connections on the port."""
     try:
         with socket.create_connection((HOST, port), timeout=1) as connection:
-            # If the port is free, the system may choose the same port for this end, and the socket connects to itself.
+            # If nobody listens on the port, the system may choose that port for this end too, so the socket connects to
+            # itself.
             return bool(connection.getsockname() != connection.getpeername())
     except OSError:
         return False

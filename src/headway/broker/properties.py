@@ -18,7 +18,7 @@ def server_properties(node: Node, nodes: Sequence[Node], data_dir: Path, extra: 
 
 
 def render(properties: Mapping[str, str]) -> str:
-    r"""Return the text of a Java properties file. It is ASCII, with the same escapes as in JSON.
+    r"""Return the text of a Java properties file, in ASCII with the same escapes as in JSON.
 
     >>> print(render({"log.dirs": "/home/zoë/data", "node.id": "1"}), end="")
     log.dirs=/home/zo\u00eb/data
@@ -60,8 +60,8 @@ def _replication(nodes: int) -> dict[str, str]:
 def _patience(nodes: int) -> dict[str, str]:
     """Return the setting for a longer heartbeat interval if the cluster has several nodes.
 
-    There a coordinator's answer can take longer, because it waits for a node that has failed. librdkafka loses answers
-    that take longer than the heartbeat interval (docs/design/librdkafka.md).
+    With several nodes, a coordinator's answer can take longer, because the coordinator waits for a node that has
+    failed. librdkafka loses answers that take longer than the heartbeat interval (docs/design/librdkafka.md).
     """
     return {"group.consumer.heartbeat.interval.ms": "5000"} if nodes > 1 else {}
 

@@ -23,11 +23,11 @@ _LOGGING = (
 
 @dataclass(frozen=True, slots=True)
 class ClassData:
-    """The archive in which the JVM stores the classes that Kafka loads. It halves the time that a start takes.
+    """The archive in which the JVM stores the classes that Kafka loads. With the archive, a start takes half the time.
 
-    When a node was started without an archive, the JVM writes one as the node stops. It first writes to a file that
-    only this cluster uses, so that another cluster never uses an unfinished archive. The JVM ignores an archive that
-    was made from other jars.
+    When a node was started without an archive, the JVM writes one as the node stops. The JVM first writes to a file
+    that only this cluster uses, so that another cluster never uses an unfinished archive. The JVM ignores an archive
+    that was made from other jars.
     """
 
     unfinished: Path
@@ -43,13 +43,13 @@ class ClassData:
         return not self.archive.exists()
 
     def option(self, record: bool) -> list[str]:
-        """Return the JVM option that uses the archive. If there is no archive and `record` is set, it writes one."""
+        """Return the JVM option to use the archive, or if there is none and `record` is True, to write one."""
         if not self.needed:
             return [f"-XX:SharedArchiveFile={self.archive}"]
         return [f"-XX:ArchiveClassesAtExit={self.unfinished}"] if record else []
 
     def keep(self, complete: bool) -> None:
-        """Start to use a newly written archive. If it is not `complete`, because its node was killed, delete it."""
+        """Make a newly written archive available. If it is not `complete`, because its node was killed, delete it."""
         if complete and self.unfinished.exists():
             self.unfinished.replace(self.archive)
         self.unfinished.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ class Security:
         self.authority = Authority(directory)
 
     def make(self) -> None:
-        """Create the authority and the users `admin` and `app`. What an interrupted start has created is kept."""
+        """Create the authority and the users `admin` and `app`, but keep all files of an interrupted start."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self.authority.make()
         for user in (ADMIN, APP):
@@ -45,7 +45,7 @@ class Security:
         return sorted(file.stem for file in self.directory.glob("*.password"))
 
     def renew(self, servers: str, tls_servers: str) -> None:
-        """Write new certificates for the nodes and the users, and new settings files for the users."""
+        """Write new certificates for the nodes and the users, and write new settings files for the users."""
         if not (self.users and self.authority.complete):
             raise LocalBrokerError(
                 f"The certificate authority or the passwords in {self.directory} are missing. Restore "
@@ -104,7 +104,7 @@ class Security:
         write_private(self._password_file(user), password.encode())
 
     def server_properties(self) -> dict[str, str]:
-        """Return the security properties, which are the same for all nodes. They contain no passwords and no keys."""
+        """Return the security properties, which are the same for all nodes, and contain no passwords or keys."""
         return {
             "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL",
             "inter.broker.listener.name": "SSL",
@@ -114,7 +114,7 @@ class Security:
             "ssl.truststore.location": str(self.authority.certificate),
             "listener.name.ssl.ssl.client.auth": "required",
             "listener.name.controller.ssl.client.auth": "required",
-            # A certificate with CN=app gives the principal User:app, which is also that of a login with a password.
+            # A certificate with CN=app gives the principal User:app, as does a login with the password of `app`.
             "ssl.principal.mapping.rules": "RULE:^CN=([A-Za-z0-9_-]+)$/$1/",
             "sasl.enabled.mechanisms": _MECHANISM,
             f"listener.name.sasl_ssl.{_MECHANISM.lower()}.sasl.jaas.config": (
@@ -134,7 +134,7 @@ class Security:
     def format_arguments(self) -> Iterator[None]:
         """While the `with` block lasts, keep the storage tool's arguments for creating the users in a file.
 
-        They contain passwords, and other users can see the command line of a process.
+        The arguments contain passwords, and other users can see the command line of a process.
         """
         users = ((user, self._password(user)) for user in self.users)
         lines = (f"--add-scram\n{_MECHANISM}=[name={user},password={password}]\n" for user, password in users)

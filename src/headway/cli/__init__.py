@@ -31,7 +31,7 @@ SUMMARIES = {
     "acls": "Show the permissions (ACLs) that a role needs, as commands that grant them.",
     "levels": "Show how a capacity is shared among levels.",
 }
-"""The summary of each subcommand. It is here so that `headway --help` does not import the subcommands' modules."""
+"""The summary of each subcommand. All are listed here so that `headway --help` imports no subcommand."""
 
 
 class _UserError(click.ClickException):
@@ -76,7 +76,7 @@ def _one_sentence() -> Iterator[None]:
 
 
 class _LazyGroup(click.Group):
-    """A group that imports a subcommand only when it is called, and shows errors as one sentence."""
+    """A command group that imports a subcommand only to call it, and shows each error as one sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUMMARIES)
@@ -93,7 +93,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _one_sentence():  # if there is no subcommand, this prints the help, which can fail
+        with _one_sentence():  # without a subcommand, `make_context` prints the help, which can fail
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -19,7 +19,7 @@ LARGEST = 2**63 - 1
 """The largest of Kafka's offsets and times, and of Spark's whole numbers."""
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_DIGITS = 40  # the maximum number of digits that are parsed
+_DIGITS = 40  # further digits of a number are not parsed
 _PRIORITIES_EXAMPLE = '{"payments": 2, "clicks": 0}: topic, level'
 _DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|h|d)")
 
@@ -29,7 +29,7 @@ def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) 
 
     The error suggests the most similar name. The names in `options` must be in lower case.
     """
-    if not options or "provider" in options:  # this is the case if Spark requests a catalog table's columns
+    if not options or "provider" in options:  # as when Spark requests a catalog table's columns
         raise ConfigError(
             f"The headway {kind} needs the option kafka.bootstrap.servers, but it got no options. Set it, as in "
             '.option("kafka.bootstrap.servers", "host:9092"). Spark does not pass the options of CREATE TABLE to data '

@@ -40,7 +40,7 @@ _IN_ONE_RECORD = 500
 
 
 class Task(Protocol):
-    """The task that a process runs. It is pickled to be sent to the process."""
+    """The task that a process runs, which is pickled and sent to the process."""
 
     @property
     def name(self) -> str: ...
@@ -187,7 +187,7 @@ class _WorkerProcess:
 
 
 def _serve(pipe: connection.Connection, task: Task, suspects: list[Suspect]) -> None:
-    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is handled by the driver
+    signal.signal(signal.SIGINT, lambda *_: None)  # the driver handles Ctrl-C
     os.register_at_fork(after_in_child=pipe.close)
     table = recv_handle(pipe)
     os.set_inheritable(table, False)
@@ -204,7 +204,7 @@ def _serve(pipe: connection.Connection, task: Task, suspects: list[Suspect]) -> 
     except HeadwayError as error:
         outcome = task.mistake(error)
     pipe.send(outcome)
-    # A handler may have started a thread that never ends, and Python would wait for it.
+    # If a handler has started a thread that never ends, Python would wait for it at a normal exit.
     os._exit(0)
 
 

@@ -112,7 +112,7 @@ def run_workers(
 ) -> "ClusterWorkers":
     """Run a `@worker` in `n` tasks on the cluster, each of which is a member of the worker's consumer group.
 
-    Returns without waiting for the workers to start. They work like the workers of `headway worker`: each record is
+    Returns without waiting for the workers to start. These workers work like those of `headway worker`: each record is
     acknowledged individually, and a worker that dies with its executor is replaced. Each worker occupies a core for as
     long as it runs.
 
@@ -220,7 +220,7 @@ class ClusterWorkers:
             born = time.monotonic()
             try:
                 ended = self._run_job(index)
-            except Exception as error:  # raised by Spark if the task failed too often, or the application is ending
+            except Exception as error:  # from Spark, if the task failed too often or the application ends
                 self._mourn(index, error, deaths.delay(time.monotonic() - born))
             else:
                 self._note(ended)

@@ -29,14 +29,14 @@ class AdvancedClock:
 
     def __init__(self, now: int, advance: int) -> None:
         self._until = now + advance
-        self._jumps = [(0, 0)]  # for each jump, the real time and how far the clock has been ahead of it since then
+        self._jumps = [(0, 0)]  # for each jump: when it was in real time, and how far ahead the clock has been since
         self._dues: dict[tuple[str, int], _DueTimes] = {}
 
     def see(self, found: Iterable[Pending]) -> None:
         """Take note of the schedules that are pending now."""
         for pending in found:
             due = self._dues.get(identity(pending))
-            if due is None:  # use the time of creation, because a relay may publish a schedule long after that
+            if due is None:  # count from the creation, because a relay may publish a schedule long after it
                 self._dues[identity(pending)] = _DueTimes(
                     pending.due, pending.due + self._ahead_at(pending.schedule.at)
                 )
@@ -44,7 +44,7 @@ class AdvancedClock:
                 self._dues[identity(pending)] = _DueTimes(pending.due, pending.due + self._jumps[-1][1])
 
     def due_of(self, pending: Pending) -> int | None:
-        """Return the due time, on this clock, of a schedule known from `see`. Returns None if it was delivered."""
+        """Return the due time, on this clock, of a schedule that `see` got, or None if the schedule was delivered."""
         return self._dues[identity(pending)].by_clock
 
     def jump(self, found: Iterable[Pending], now: int) -> list[Pending]:
@@ -73,7 +73,7 @@ class AdvancedClock:
         return self._until
 
     def reach(self, time: int, now: int) -> None:
-        """Set the clock to `time`, unless the clock has already passed it. `now` is the real time."""
+        """Set the clock to `time`, unless the clock is already later. `now` is the real time."""
         self._jumps.append((now, max(self._jumps[-1][1], time - now)))
 
     def _ahead_at(self, moment: int) -> int:

@@ -37,7 +37,7 @@ class EarlyDelivery:
         name: The name of the scheduler, or None for the mock of Kafka, which does not support schedulers.
         topics: The topics to deliver to, or None for all topics. The clock never jumps to the due time of a record for
             another topic.
-        advance: How many seconds the clock may advance in total. None if `advance_by` decides that later.
+        advance: How many seconds the clock may advance in total. None if `advance_by` sets the limit later.
         timeout: How many seconds the relay has to carry out a request.
     """
 
@@ -67,7 +67,7 @@ class EarlyDelivery:
             create_topics(self._settings, self._name, delay=math.inf if self._advance is None else self._advance)
             relay = Relay(self._settings, name=self._name, mode="low-latency")
             with relay.running(), Scheduler(self._settings, name=self._name) as self._scheduler:
-                self.await_relay()  # otherwise commands from earlier runs would become schedules during this run
+                self.await_relay()  # otherwise commands from earlier runs could become schedules during this run
                 left = [each for each in self._all() if self._is_left(each.schedule)]
                 self._cancel(self._scheduler, [each for each in left if self._is_ours(each)])
                 self._before = frozenset(map(identity, left))

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def headway_mock() -> Iterator["MockCluster"]:
-    """Yield librdkafka's mock cluster, new and empty for each test. It starts in milliseconds and needs no Java.
+    """Yield librdkafka's mock cluster, new and empty for each test.
 
-    It does not support delayed delivery, permissions or timestamps; see `docs/testing.md`.
+    The mock starts in milliseconds and needs no Java. It does not support delayed delivery, permissions or timestamps;
+    see `docs/testing.md`.
     """
     from headway.kafka.binding.mock_cluster import MockCluster  # noqa: PLC0415 - sessions without the mock start faster
 

@@ -13,9 +13,9 @@ from headway.records.record_types import ConsumerRecord, Header, Message, Produc
 class Call(NamedTuple):
     """One call of the handler, with a record or a batch.
 
-    `attempt` is the number of the attempt, counted from 1. For a batch it is the highest number among its records.
-    `wait` is the number of seconds that the declared retry policy waits before the next attempt. It is None if no
-    attempt follows in this process, and for a batch.
+    `attempt` is the number of the attempt, counted from 1. For a batch, it is the highest number among the batch's
+    records. `wait` is the number of seconds that the declared retry policy waits before the next attempt. `wait` is
+    None if no attempt follows in this process, and None for a batch.
     """
 
     records: Sequence[ConsumerRecord]
@@ -28,7 +28,7 @@ class Call(NamedTuple):
 class DeadLetter(NamedTuple):
     """A record in the dead-letter topic.
 
-    `exception` is the name of its error's class with the module, such as `builtins.OSError`.
+    `exception` is the full name of the error's class, such as `builtins.OSError`.
     """
 
     value: bytes | None
@@ -41,7 +41,7 @@ class DeadLetter(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """A record that will be delivered later. It comes from `RetryLater`, an output with `due`, or a scheduler."""
+    """A record that will be delivered later, because of `RetryLater`, an output with `due`, or a scheduler."""
 
     topic: str
     value: bytes | None

@@ -98,7 +98,7 @@ def context(
     """Create a context like those that a handler gets.
 
     Args:
-        attempt: The number of the attempt, from 1.
+        attempt: The number of the attempt, counted from 1.
         last_error: The error of the previous attempt.
         level: The record's level.
         queue_time: How many seconds the record waited in this process before the attempt started.

@@ -29,8 +29,8 @@ from headway.testing.stand_ins import declaration_of
 from headway.workers.worker import Worker
 
 _LOOK_EVERY = 0.01  # seconds between checks of whether the worker is idle
-# Give up after this many attempts at one record if its retries are unlimited. The run skips the waits between retries,
-# so it would loop.
+# Give up after this many attempts at one record if its retries are unlimited. Because the run skips the waits between
+# retries, it would otherwise retry such a record in a loop.
 _MOST_ATTEMPTS = 100
 # A worker counts as idle after this many seconds without a new record, even if its topics hold more records than it has
 # done.
@@ -61,9 +61,9 @@ def run_until_idle(
     """Store records, run a worker as declared until it is idle, and return everything that it did.
 
     The worker runs in this process, with its declared topics, value, order, retries, dead-letter topic, outputs and
-    lifespan. It uses a new consumer group, and gets only the records that are stored from now on. A worker with
-    `executor="process"` runs on threads, because calls in other processes cannot be observed here. Options that are
-    not declared have their defaults.
+    lifespan. The worker uses a new consumer group, and gets only the records that are stored from now on. A worker with
+    `executor="process"` runs on threads, because calls in other processes cannot be observed here. Options that are not
+    declared have their defaults.
 
     Args:
         worker: A handler declared with `@worker`.
@@ -142,7 +142,7 @@ class _AtOnce(Retries):
 
 
 class _ObservedRun:
-    """One run of a worker in a new consumer group. It records everything that the worker does."""
+    """One run of a worker in a new consumer group, in which everything that the worker does is recorded."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class _ObservedRun:
         inputs = self._made([name for name in names if not name.startswith("^")])
         letters = self._made([self._worker.options.dead_letter_topic] if self._worker.options.dead_letter_topic else [])
         self._made([name for name in self._worker.produces if not name.endswith("*")])
-        self._bounds = LogBounds(self._settings)  # created only now, because an older client lacks the new topics
+        self._bounds = LogBounds(self._settings)  # not created earlier, because an older client lacks the new topics
         return inputs, letters
 
     def outcome(self, records: int = 0) -> WorkerRun:
@@ -266,7 +266,7 @@ class _ObservedRun:
         self._consumer.close(drain=False)
 
     def _check_topics(self, records: Iterable[ProducerRecord], read: Collection[str]) -> None:
-        """Raise `ConfigError` if the worker does not read the topic of a record, which it would otherwise wait for."""
+        """Raise `ConfigError` if the worker does not read a record's topic. The run would wait for that record."""
         for record in records:
             kafka_topic = record.topic if self._stores_as_named else level_topic(record.topic, record.level or 0)
             if not any(matches(topic, kafka_topic) for topic in read):
@@ -323,7 +323,10 @@ class _ObservedRun:
         self._consumer = self._worker.consumer(self._settings)
 
     def _store(self, records: Sequence[ProducerRecord]) -> None:
-        """Store the records, highest level first. A level's records follow once the worker has fetched the previous."""
+        """Store the records, highest level first.
+
+        Before the records of the next level are stored, the worker must have fetched those of the last level.
+        """
         count = 0
         levels = {} if self._stores_as_named else {"levels": self._worker.levels}
         with Producer({**self._settings, **levels}) as producer:
@@ -405,12 +408,12 @@ class _ObservedRun:
             self._consumer.stop(drain=not self._is_late and self._error is None)
 
     def _deliver_next(self, deliveries: EarlyDelivery) -> int:
-        """Advance the clock to the next due time, if the run may. Returns how many records are delivered."""
+        """Advance the clock to the next due time, if `advance` permits that. Returns how many records are delivered."""
         if not self._advance:
             return 0
         if came := deliveries.deliver_next():
             return came
-        self._has_ended.wait(_QUIET)  # a new schedule has perhaps not reached Kafka or the relay yet, so try again
+        self._has_ended.wait(_QUIET)  # try again, because a new schedule might not have been seen yet
         return deliveries.deliver_next()
 
     def _wait_until_fetched(self, count: int) -> None:
@@ -476,8 +479,8 @@ def _without_waits(given: Retries) -> Retries:
 def _config_of(declared: Worker) -> Config:
     """Return the declared settings, with one group for all levels unless something else is declared.
 
-    With a group for each level, the groups would be joined one after another. Then records of the first group could be
-    handled before records of higher levels.
+    With a group for each level, the groups would be joined one after another. In that case, records of the first group
+    could be handled before records of higher levels.
     """
     config = {key: value for key, value in declared.config.items() if key not in _LEFT_OUT}
     if declared.levels is None or any(topic.startswith("^") for topic in declared.topics):

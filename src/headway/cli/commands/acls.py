@@ -35,8 +35,8 @@ def acls() -> None:
       headway acls worker billing:bill --principal User:billing
       headway acls relay orders-0 orders-1 orders-2 --principal User:relay
 
-    With --check, it checks instead which of these permissions the login in --config-file has, and lists those that are
-    missing or cannot be determined. The exit code is 1 if a permission is missing.
+    With --check, the command instead checks which of these permissions the login in --config-file has, and lists the
+    permissions that are missing or cannot be determined. The exit code is 1 if a permission is missing.
 
     \b
       headway acls worker billing:bill --check --config-file billing.properties
@@ -44,10 +44,7 @@ def acls() -> None:
 
 
 def _role(command: RightsCommand) -> Callable[..., None]:
-    """Add the options that all roles have in common.
-
-    The command then shows or checks the permissions that it returns.
-    """
+    """Make a command for a role: `command` returns the permissions, and the new command shows or checks them."""
 
     @click.option("--principal", metavar="User:NAME", help="The principal that gets the permissions, such as User:app.")
     @click.option("--check", is_flag=True, help="List permissions that the login in --config-file lacks.")
@@ -188,7 +185,7 @@ def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Right]:
 
 @acls.command()
 @_NAME
-@click.option("--cancel", is_flag=True, help="The program also cancels or reschedules, or sets its own ids.")
+@click.option("--cancel", is_flag=True, help="The program also cancels or reschedules records, or chooses their ids.")
 @_CREATE
 @_role
 def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
@@ -343,7 +340,7 @@ def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bo
 def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Right]:
     """Show the permissions of `headway dead list` and `show`.
 
-    With --send-again-to and --settle, the permissions of `send-again` and `settle` are added.
+    --send-again-to and --settle add the permissions of `send-again` and `settle`.
 
     \b
       headway acls dead orders-dead --send-again-to orders-0 --principal User:ops

@@ -1,6 +1,7 @@
 """`headway broker`: a local Apache Kafka from the command line.
 
-`headway.broker` needs the extra `broker`. It is imported only when a command runs, so that the help works without it.
+The package `headway.broker` needs the extra `broker`. It is imported only when a command runs, so that the help works
+without the extra.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the records are stored. By default, a directory of your user, which `status` shows.",
+    help="Where the records are stored. By default, in your user's data directory; `status` shows the path.",
 )
 
 
@@ -30,8 +31,8 @@ _DATA_DIR = click.option(
 def broker() -> None:
     """Run a real Apache Kafka on this machine, for development and tests.
 
-    It listens on 127.0.0.1 only and runs in the background until `stop`. Its records survive a restart. The first start
-    downloads Kafka (45 MB), and Java if it is missing; later starts take seconds.
+    The broker listens only on 127.0.0.1, and runs in the background until `stop`. Its records survive a restart. The
+    first start downloads Kafka (45 MB), and Java if it is missing; later starts take seconds.
 
     \b
       headway broker start               one node, at 127.0.0.1:9092
@@ -81,9 +82,9 @@ def start(
 
     With `--secure` there are two users: `admin`, who is permitted to do everything, and `app`, who has no permissions
     until you grant some. For each user there is a file for `--config-file` with the password, which only you can read.
-    Another file has settings for a client certificate instead (mutual TLS); its port follows those of all nodes.
-    Without `--data-dir`, a secured broker and an unsecured broker have separate data directories. docs/broker.md shows
-    how to grant permissions.
+    Another file has settings for a client certificate instead (mutual TLS). The ports for client certificates follow
+    the nodes' other ports. Without `--data-dir`, a secured broker and an unsecured broker have separate data
+    directories. docs/broker.md shows how to grant permissions.
     """
     from headway.broker import LocalBroker  # noqa: PLC0415 - see above
     from headway.broker.data_dir import default_data_dir  # noqa: PLC0415
@@ -105,7 +106,7 @@ def start(
     click.echo(f"  data directory     {started.data_dir}{' (deleted at stop)' if started.ephemeral else ''}")
     click.echo("Next:")
     as_admin = f" --config-file {shlex.quote(str(started.config_file('admin')))}" if started.secure else ""
-    # The other commands find a broker by themselves only in the user's default directories.
+    # Other commands find a broker on their own only if it is in one of the user's default directories.
     if data_dir and not started.secure:
         click.echo(f"  export HEADWAY_BOOTSTRAP_SERVERS={started.bootstrap_servers}")
     click.echo(f"  headway topics create orders --levels 3 --partitions 6{as_admin}")

@@ -25,13 +25,13 @@ from headway.settings.config import ConsumerSettings
 @click.argument("topics", nargs=-1, required=True)
 @click.option("--group", help="The consumer group. The Kafka group GROUP-0 reads level 0, and so on.")
 @click.option("--one-group", is_flag=True, help="One Kafka group, GROUP, reads all levels, with fewer connections.")
-@click.option("--levels", type=LEVELS, help="The number of levels of the topics. By default those that exist.")
+@click.option("--levels", type=LEVELS, help="The number of levels of the topics. By default, all levels that exist.")
 @click.option(
     "--capacity",
     type=click.IntRange(min=1),
     default=500,
     show_default=True,
-    help="The most records to read at once, shared among the levels.",
+    help="The maximum number of records to read at once, shared among the levels.",
 )
 @click.option(
     "--policy",
@@ -112,8 +112,8 @@ def consume(
     A topic without levels is given by its name. To read several such topics by priority, add a level to each name, such
     as payments=2.
 
-    With --partition, the command writes the records of one partition, starting at an offset, and then ends. It commits
-    nothing.
+    With --partition, the command writes the records of one partition, starting at an offset, and then ends. In this
+    case, nothing is committed.
 
     \b
       headway consume orders --group billing
@@ -161,7 +161,7 @@ def _rights(choice: TopicChoice, settings: ConsumerSettings) -> list[Right]:
 
     Patterns are left out, because their topics are not known.
 
-    The permissions are checked before the consumer starts, because without them it would wait forever.
+    The permissions are checked before the consumer starts, because a consumer without them would wait forever.
     """
     found = [Right("Read", "Topic", name) for level in range(choice.levels) for name in choice.kafka_topics(level)]
     groups = groups_of(settings.group, settings.levels, per_level=settings.group_per_level)

@@ -67,7 +67,10 @@ _SETTLED_TOO = click.option(
 _PLACES = click.argument("places", nargs=-1, type=PlaceType(), metavar="[PARTITION:OFFSET]...")
 _ALL = click.option("--all", "everything", is_flag=True, help="All open letters.")
 _MAX = click.option(
-    "--max", "limit", type=click.IntRange(min=1), help="At most this many, the oldest of each partition first."
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    help="Select at most this many letters, the oldest of each partition first.",
 )
 _YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -77,9 +80,9 @@ def dead() -> None:
     """List dead letters, inspect them, and send them again.
 
     A dead letter is a record that failed permanently. It is kept in a separate topic, with the reason in its headers.
-    It stays there when it is sent again, because Kafka deletes records only by age. The commits of a Kafka group,
-    `headway-dead-TOPIC`, record which letters are settled: they were sent again, or handled in another way. All other
-    letters are open.
+    The dead letter stays there even when it is sent again, because Kafka deletes records only by age. The commits of a
+    Kafka group, `headway-dead-TOPIC`, record which letters are settled, that is, were sent again or handled in another
+    way. All other letters are open.
 
     \b
       headway dead list orders-dead
@@ -95,7 +98,10 @@ def dead() -> None:
 @_filters
 @_SETTLED_TOO
 @click.option(
-    "--max", "limit", type=click.IntRange(min=1), help=f"At most this many. [default: {_ROWS}; with --json all]"
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    help=f"Show at most this many letters. [default: {_ROWS}; with --json all]",
 )
 @json_option("letter", ", with all its content")
 @kafka_options
@@ -231,9 +237,9 @@ def settle(
 ) -> None:
     """Mark dead letters as settled without sending them.
 
-    Use it for letters that need not be sent, for example because you have sent corrected records. They stay in the
-    topic, and `list` and `send-again` include them with `--settled-too`. A letter that is already settled is not
-    changed.
+    Use this command for letters that need not be sent, for example because you have sent corrected records. Settled
+    letters stay in the topic, and `list` and `send-again` include them with `--settled-too`. A letter that is already
+    settled is not changed.
 
     \b
       headway dead settle orders-dead 0:13
@@ -249,7 +255,7 @@ def settle(
             none = f"{topic} holds {_none(is_such=bool(filter), is_open=True)}"
             click.echo(f"Nothing to settle: {'none of these letters is open' if places else none}.", err=True)
             return
-        dead.memory_of(found.existing, found.offsets)  # raises an error if they are too scattered to remember
+        dead.memory_of(found.existing, found.offsets)  # raises an error if the letters are too scattered to remember
         if dry_run:
             click.echo(f"{number} would be settled.")
             return
@@ -260,7 +266,7 @@ def settle(
 
 
 def _warn_of_delay_topics(topic: str, targets: Mapping[str, int]) -> None:
-    """Warn that a relay delivers letters from delay topics to their own targets, so a wrong target would fail again."""
+    """Warn that a relay will deliver letters from delay topics to their old targets, where they might fail again."""
     with suppress(ConfigError):  # the topic does not belong to a scheduler
         if TopicNames(topic.removesuffix(".dead")).delay_topics_of(targets):
             click.echo(
@@ -274,12 +280,12 @@ def _send(
     dead: DeadTopic, plan: Plan, connection: ConnectionSettings, complaint: Complaints, *, ask: bool, settled_too: bool
 ) -> int:
     """Ask for confirmation, send, and return the exit code."""
-    dead.memory_of(plan.existing, plan.destinations)  # raises an error if they are too scattered to remember
+    dead.memory_of(plan.existing, plan.destinations)  # raises an error if the letters are too scattered to remember
     if ask:
         confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?")
-    if not settled_too:  # another process may have sent some while the user answered
+    if not settled_too:  # another process may have sent letters while the user answered
         plan.without({partition: Done(offset_map) for partition, offset_map in dead.settled().items()})
-    # Commit nothing new, to find out before letters are sent whether the group accepts commits.
+    # Before letters are sent, find out whether the group accepts commits, by a commit that changes nothing.
     dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
     config = {key: value for key, value in connection.config.items() if key not in OWN_KEYS}
     own = {"enable.idempotence": True, "partitioner": "murmur2_random", "message.max.bytes": MOST_BYTES}
@@ -291,7 +297,7 @@ def _send(
 
 @contextmanager
 def _opened(topic: str, connection: ConnectionSettings) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
-    """Open the dead-letter topic. Yields it, and all existing topics with their partition counts."""
+    """Open the dead-letter topic. Yields the opened topic, and all existing topics with their partition counts."""
     admin = connection.admin()
     kafka_topics = admin.topics("Read")
     with dead_topic(topic, kafka_topics, connection.config, admin) as dead:
@@ -299,7 +305,7 @@ def _opened(topic: str, connection: ConnectionSettings) -> Iterator[tuple[DeadTo
 
 
 class _Found:
-    """The letters that a list shows, and the count of letters that are left out because they are settled."""
+    """The letters that `list` shows, and how many others it leaves out because they are settled."""
 
     def __init__(self, dead: DeadTopic, filter: Filter, settled_too: bool) -> None:
         self._dead = dead

@@ -40,7 +40,7 @@ class DistributorType(click.ParamType[Distributor]):
     "--capacity",
     type=click.IntRange(min=1),
     required=True,
-    help="The capacity to share: the most records that one poll returns (max.poll.records).",
+    help="The capacity to share: the maximum number of records that one poll returns (max.poll.records).",
 )
 @click.option(
     "--distributor",
@@ -53,9 +53,9 @@ class DistributorType(click.ParamType[Distributor]):
 def levels(count: int, capacity: int, distributor: Distributor, as_json: bool) -> None:
     """Show how a capacity is shared among levels.
 
-    With exponential, each level has twice the share of the level below it; with linear, the shares are as 1 to 2 to 3;
-    with weighted, they are as the weights that you give, lowest level first. The remainder of the division goes to the
-    highest level.
+    With exponential, each level has twice the share of the level below it. With linear, the shares are in the ratio
+    1:2:3. With weighted, they are in the ratio of the weights that you give, lowest level first. The remainder of the
+    division goes to the highest level.
 
     \b
       headway levels --levels 3 --capacity 50

@@ -72,8 +72,8 @@ class PartitionCommit(NamedTuple):
 def offsets() -> None:
     """Show, copy and reset the commits of groups, with their offset maps.
 
-    A parallel consumer commits the lowest offset that is not done, and an offset map of the offsets above it that are
-    done. Kafka's own tools show the offset, but the map only as encoded text.
+    A parallel consumer commits the lowest offset that is not done, with an offset map: which offsets above it are done.
+    Kafka's own tools show the offset, but show the map only as encoded text.
 
     \b
       headway offsets show billing
@@ -97,10 +97,10 @@ offsets.add_command(reset)
 def show(group: str, topic: str | None, levels: int | None, as_json: bool, connection: ConnectionSettings) -> None:
     """Show the commits, offset maps and members of a group.
 
-    It only reads: it joins no group and changes nothing. The lag counts the offsets in the log after the committed one;
-    some of them may be done, as the offset map shows. `deleted` counts offsets that retention, or a user, deleted
-    before they were committed. If the group has a commit for a topic (with --levels, at any level), all partitions of
-    the topic are shown. The lag of a partition without a commit counts all its offsets.
+    The command only reads: it joins no group and changes nothing. The lag counts the offsets from the committed one to
+    the end of the log. Some of these may be done, as the offset map shows. `deleted` counts offsets that retention, or
+    a user, deleted before they were committed. If the group has a commit for a topic (with --levels, at any level), all
+    partitions of the topic are shown. The lag of a partition without a commit counts all its offsets.
 
     `member` is the member that the partition is assigned to, as CLIENT.ID@HOST. The members of the group headway-delay
     are the relays.
@@ -138,12 +138,12 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
 
 @offsets.command()
 @click.argument("text")
-@click.option("--offset", type=click.IntRange(min=0), required=True, help="The offset that was committed with it.")
+@click.option("--offset", type=click.IntRange(min=0), required=True, help="The offset that was committed with TEXT.")
 @json_option(more=", with all ranges that are not done")
 def decode(text: str, offset: int, as_json: bool) -> None:
     """Explain TEXT, the metadata of a commit. `-` reads it from stdin.
 
-    Paste TEXT as another tool shows it. It can be an offset map of Headway or of the Java parallel consumer, or
+    Paste TEXT as another tool shows it. TEXT can be an offset map of Headway or of the Java parallel consumer, or
     metadata of Kafka Streams.
 
     \b
@@ -195,8 +195,8 @@ def _without_commit(
 ) -> dict[str, list[Partition]]:
     """Find the partitions for which each group has no commit, in the topics of the group.
 
-    A topic belongs to a group if the group has a commit for one of its partitions, if a member of the group is assigned
-    one, or if the group of another level has a commit for the same topic.
+    A topic belongs to a group if the group has a commit for a partition of the topic, if a partition is assigned to a
+    member of the group, or if the group of another level has a commit for the topic.
     """
     topics = {
         each.topic.removesuffix(f"-{level}")
@@ -407,9 +407,10 @@ def _stream_time(milliseconds: int) -> str:
 
 
 def draw(offset_map: OffsetMap, width: int = WIDTH) -> str:
-    """Draw the offsets from the committed one to the highest done, each character for an equal number of offsets.
+    """Draw the offsets from the committed one to the highest that is done.
 
-    A character shows "done" only if all its offsets are done, and "not done" only if none of them is.
+    All characters stand for the same number of offsets. A character shows "done" only if all its offsets are done, and
+    "not done" only if none of them is.
 
     >>> draw(OffsetMap(100, (1, 1, 1, 2)))
     '·█·██'

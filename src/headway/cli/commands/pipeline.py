@@ -70,7 +70,7 @@ def run(
     chosen, count = _topics(topics, levels)
     directory = output or Path(f"{name.replace(':', '-')}-output")
     page = directory / "report.html"
-    function = find_pipeline(name)  # checked before Spark starts, because that takes a while
+    function = find_pipeline(name)  # before Spark starts, because starting Spark takes a while
 
     def work(spark: Any) -> tuple[int | None, str]:
         from headway.pipelines import PipelineRun  # noqa: PLC0415 - needs PySpark

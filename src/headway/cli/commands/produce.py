@@ -32,7 +32,7 @@ _LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
 @click.option(
     "--key-field", metavar="NAME", help="JSON: take the key from this field. Records of one key keep their order."
 )
-@click.option("--levels", type=LEVELS, help="The number of levels of the topic. By default those that exist.")
+@click.option("--levels", type=LEVELS, help="The number of levels of the topic. By default, all levels that exist.")
 @click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header for every record.")
 @click.option(
     "--expires",

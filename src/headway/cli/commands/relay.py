@@ -35,7 +35,7 @@ log = logging.getLogger("headway.relay")
     metavar="MB",
     default=256,
     show_default=True,
-    help="The most memory for waiting records, however many are pending.",
+    help="The maximum memory for waiting records, however many are pending.",
 )
 @click.option(
     "--fit",
@@ -49,7 +49,7 @@ log = logging.getLogger("headway.relay")
     type=click.IntRange(2, 64),
     default=MOST_DELAY_TOPICS,
     show_default=True,
-    help="With --fit: the most delay topics that may exist.",
+    help="With --fit: the maximum number of delay topics.",
 )
 @click.option(
     "--retire-after",
@@ -103,6 +103,6 @@ def _tune_process() -> None:
     # The garbage collector would scan all waiting records, which are not garbage, and delay the next deliveries.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    # The thread that commits does little work. With the default switch interval of 5 ms, it would wait for the main
-    # thread, which is already busy with the next round.
+    # The thread that commits does little work. With the default switch interval of 5 ms, that thread would have to wait
+    # for the main thread, which is already busy with the next round.
     sys.setswitchinterval(0.0005)

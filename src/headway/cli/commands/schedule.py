@@ -45,8 +45,8 @@ MOST_COUNTED = 1_000
 def schedule() -> None:
     """Schedule records for later; list, cancel or reschedule pending ones.
 
-    A relay (`headway relay`) delivers records when they are due. Until then they wait in delay topics. All records of a
-    delay topic wait for the same time.
+    A relay (`headway relay`) delivers records when they are due. Until then they wait in delay topics. All records in a
+    delay topic wait equally long.
 
     \b
       echo 'are you still there?' | headway schedule add chats --in 5m
@@ -62,7 +62,7 @@ def schedule() -> None:
     type=click.IntRange(1, 1000),
     default=DEFAULT_PARTITIONS,
     show_default=True,
-    help="Partitions per topic. This many relays can share the work. It cannot be changed later.",
+    help="Partitions per topic: at most this many relays can share the work. The number cannot be changed later.",
 )
 @click.option(
     "--replication-factor", type=click.IntRange(min=1), help="Copies of each record. By default the broker's setting."
@@ -70,7 +70,7 @@ def schedule() -> None:
 @click.option(
     "--delays",
     type=LADDER,
-    help="The delays of the delay topics, such as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years.",
+    help="The delays of the delay topics, such as 1s,1m,1h,1d. By default, the delays in use, or 1s, 2s, 4s … 2 years.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be created.")
 @_NAME
@@ -114,7 +114,11 @@ def init(
 @click.option("--key", help="The key for all records.")
 @click.option("--level", type=click.IntRange(min=0), help="The level, for a topic with levels; 0 is lowest.")
 @click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header for every record.")
-@click.option("--id", "id_", help="Your own id for a single record. Adding it again replaces the pending schedule.")
+@click.option(
+    "--id",
+    "id_",
+    help="An id that you choose, for a single record. A later record with this id replaces the pending schedule.",
+)
 @click.option(
     "--if-pending",
     type=click.Choice(get_args(IfPending)),
@@ -169,7 +173,12 @@ def add(
 
 @schedule.command(name="list")
 @click.option(
-    "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The most schedules to list."
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="The maximum number of schedules to list.",
 )
 @click.option("--topic", help="Only schedules for this topic, at any level.")
 @click.option("--id", "id_", help="Only the schedule that was added with this id.")
@@ -272,8 +281,8 @@ def reschedule(
 def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
     """Count pending schedules by delay topic and due hour.
 
-    The command reads all schedules once. It also shows how many commands are waiting for a relay (`commands_waiting`
-    with --json).
+    The command reads all schedules once. In addition, it shows how many commands are waiting for a relay
+    (`commands_waiting` with --json).
 
     \b
       headway schedule stats
@@ -299,7 +308,9 @@ def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
 
 
 @schedule.command(name="fit")
-@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The most delays to propose.")
+@click.option(
+    "--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The maximum number of delays to propose."
+)
 @click.option("--apply", is_flag=True, help="Start using the proposed delay topics.")
 @_NAME
 @kafka_options
@@ -336,7 +347,9 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
     show_default=True,
     help="The page to write.",
 )
-@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The most delays to propose.")
+@click.option(
+    "--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The maximum number of delays to propose."
+)
 @master_option
 @_NAME
 @kafka_options

@@ -151,7 +151,7 @@ def list_(all_of_them: bool, as_json: bool, connection: ConnectionSettings) -> N
 
 @topics.command()
 @click.argument("topic")
-@click.option("--levels", type=LEVELS, help="The number of levels. By default those that exist.")
+@click.option("--levels", type=LEVELS, help="The number of levels. By default, all levels that exist.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @kafka_options
 def delete(topic: str, levels: int | None, yes: bool, connection: ConnectionSettings) -> None:
@@ -163,7 +163,7 @@ def delete(topic: str, levels: int | None, yes: bool, connection: ConnectionSett
     """
     admin = connection.admin()
     kafka_topics = admin.topics("Delete")
-    # The client may be permitted to describe the lowest level, but not the topic of the bare name.
+    # The client might be permitted to describe the lowest level, but not a topic with the bare name.
     has_levels = levels is not None or (
         topic not in kafka_topics.seen and (level_topic(topic, 0) in kafka_topics.seen or topic not in kafka_topics)
     )

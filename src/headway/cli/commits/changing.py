@@ -208,7 +208,7 @@ def reset(
 
 
 def _partitions(topics: Iterable[str], there: Mapping[str, int], numbers: Collection[int]) -> list[Partition]:
-    """Return all partitions of the topics, or those with these numbers.
+    """Return the partitions of the topics with these numbers, or by default all partitions.
 
     Raises `KafkaError` if a partition does not exist.
     """
@@ -244,7 +244,7 @@ def _places(
 
 
 def _carry_out(groups: Inspectors, changes: Sequence[OffsetChange], *, dry_run: bool, as_json: bool) -> None:
-    """Show all changes, and commit those that differ from the present commit, with one request per group."""
+    """Show all changes, and commit those that change anything, with one request per group."""
     names = dict.fromkeys(name for change in changes for name in (change.source, change.target))
     groups.require_empty(names)
     to_make = [change for change in changes if change.changes_anything]

@@ -26,7 +26,7 @@ class OffsetChange(NamedTuple):
 
 
 def level_of(topic: str, given: Mapping[str, int | None]) -> int:
-    """Return the level of a Kafka topic: the given one, or by default the suffix of its name.
+    """Return the level of a Kafka topic: the level in `given`, or by default the suffix of the topic's name.
 
     >>> level_of("emails", {"emails": 2}), level_of("orders-1", {})
     (2, 1)
@@ -84,7 +84,7 @@ def copies(
     target_of: Callable[[str], str],
     there: Callable[[str, Sequence[Partition]], CommittedOffsets],
 ) -> list[OffsetChange]:
-    """Return the changes after which the targets have these commits.
+    """Return the changes that give the targets these commits.
 
     `there` returns the commits that a target already has.
     """

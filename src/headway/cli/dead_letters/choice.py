@@ -12,7 +12,7 @@ from headway.cli.display.terminal import ProgressLine
 
 
 class Choice(NamedTuple):
-    """The letters that a command selects: those at `places`, or without places all letters that match the filter.
+    """The letters that a command selects: the letters at `places` or, without places, those that match `filter`.
 
     `limit` is the maximum number of letters that the command takes.
     """
@@ -55,7 +55,7 @@ def chosen_letters(
 
 
 class OpenLetters(NamedTuple):
-    """The offsets of open letters by partition, and the offsets of all letters that were read to find them."""
+    """The offsets of open letters by partition, and of all letters that were read to find the open ones."""
 
     offsets: Mapping[int, Sequence[int]]
     existing: Mapping[int, Sequence[int]]

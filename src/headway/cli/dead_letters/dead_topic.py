@@ -80,7 +80,7 @@ class DeadTopic:
     def settled(self) -> dict[int, OffsetMap]:
         """Return the offsets that are settled now, by partition."""
         committed = self._inspector.committed(list(self._starts))
-        # Read after the commits, because otherwise a map could seem to reach beyond the end of the log.
+        # Read the end offsets after the commits. Otherwise an offset map could seem to reach beyond the end of the log.
         ends = self._inspector.ends(committed)
         found = {partition: OffsetMap(0) for partition in range(self._partitions)}
         for address, (offset, text) in committed.items():
@@ -102,7 +102,7 @@ class DeadTopic:
         return memory
 
     def remember(self, existing: Existing, settled: SettledOffsets) -> None:
-        """Commit that these letters are settled. `existing` are the offsets of all letters in their partitions."""
+        """Commit that these letters are settled. `existing` has the offsets of all letters in the same partitions."""
         self._inspector.commit(self.memory_of(existing, settled))
 
     def _read(self, partition: int, start: int, end: int, settled: Container[int]) -> Iterator[Letter]:

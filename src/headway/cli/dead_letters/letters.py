@@ -116,7 +116,7 @@ class Letter(NamedTuple):
 
     @property
     def when(self) -> int:
-        """The time at which the record failed permanently. For a record that is not a dead letter, its timestamp."""
+        """The time at which the record failed permanently, or the timestamp of a record that is not a dead letter."""
         return self.timestamp if self.failure is None or self.failure.last_time is None else self.failure.last_time
 
     @property
@@ -125,14 +125,14 @@ class Letter(NamedTuple):
         return self.failure is not None and self.failure.of_share_group and self.key is self.value is None
 
     def headers_to_send(self, topic: str, target: str) -> list[Header]:
-        """Return the record's own headers, and headers that name its dead letter in `topic` and its origin."""
+        """Return the record's own headers, and headers for its origin and for its dead letter's place in `topic`."""
         prefixes = (*_LETTER_PREFIXES, SENT_AGAIN_FROM, HEADER, EXPIRES)
         own = [(name, value) for name, value in self.headers if not name.startswith(prefixes)]
         place = Origin(topic, *self.place)
         return [*own, (SENT_AGAIN_FROM, str(place).encode()), History(target, self.origin(topic) or place).header()]
 
     def origin(self, topic: str) -> Origin | None:
-        """Return where the record in `topic` was first sent. Without a history, this is where it failed."""
+        """Return where the record in `topic` was first sent, or if it has no history, where it failed."""
         if history := history_of(self.headers, topic):
             return history.origin
         failure = self.failure
@@ -287,5 +287,5 @@ def _number(text: str | None) -> int | None:
 
 
 def _is_number(text: str) -> bool:
-    # Kafka's numbers have 63 bits. For text with far more digits, Python may raise an error.
+    # Kafka's numbers have 63 bits. Python can raise an error for text with far more digits than that.
     return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 2**63

@@ -18,8 +18,8 @@ from headway.kafka.producer.client import ProducerClient
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
 _ANY_PARTITION = -1
-_REMEMBER_EVERY = 1.0  # seconds between two commits; after a crash, at most the letters of this time are sent twice
-_CHECK_FOR_CTRL_C_EVERY = 0.2  # seconds of one wait inside librdkafka, which Ctrl-C cannot interrupt
+_REMEMBER_EVERY = 1.0  # seconds between two commits; after a crash, letters sent since the last one are sent again
+_CHECK_FOR_CTRL_C_EVERY = 0.2  # the longest wait in seconds inside librdkafka, where Ctrl-C has no effect
 
 
 class LetterTarget(NamedTuple):
@@ -30,7 +30,7 @@ class LetterTarget(NamedTuple):
 
 
 class Plan:
-    """The letters to send with their targets, and the offsets of all letters in their partitions."""
+    """The letters to send, each with its target, and the offsets of all letters in the partitions of these letters."""
 
     def __init__(self) -> None:
         self.existing: dict[int, list[int]] = {}
@@ -145,7 +145,7 @@ def _require_topics(topics: Iterable[str], kafka_topics: Mapping[str, int], dead
 
 
 class SendingAgain:
-    """Sends a plan's letters, and marks those that Kafka has acknowledged as settled. It closes the client."""
+    """Sends a plan's letters, and marks those that Kafka has acknowledged as settled. Closes the client at the end."""
 
     def __init__(self, dead: DeadTopic, plan: Plan, client: ProducerClient, complaint: Complaints) -> None:
         self._dead = dead
@@ -187,7 +187,7 @@ class SendingAgain:
     def _letters(self) -> Iterator[Letter]:
         """Yield the letters of the plan.
 
-        They are read a second time, because keeping all of them would take too much memory.
+        All letters are read a second time, because keeping them would take too much memory.
         """
         for partition, planned in self._plan.destinations.items():
             yield from self._dead.chosen(partition, planned)

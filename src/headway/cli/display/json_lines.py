@@ -12,7 +12,7 @@ to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def json_option(each: str | None = None, more: str = "") -> Callable[[F], F]:
-    """Return the option --json of a command that prints one line for each `each`, or a single line."""
+    """Return the option --json. The command prints one line for each `each`, or by default a single line."""
     what = f"a line of JSON for each {each}" if each else "one line of JSON"
     return click.option("--json", "as_json", is_flag=True, help=f"For programs: {what}{more}.")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SHOW_EVERY = 0.1  # seconds between two updates of the progress line
 _MOST_COMPLAINTS = 10
-_RATE_FROM = 0.1  # the shortest time, in seconds, for a meaningful rate
+_RATE_FROM = 0.1  # rates over a shorter time, in seconds, mean nothing
 
 
 def stderr_is_terminal() -> bool:

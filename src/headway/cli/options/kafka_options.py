@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """The settings of a Kafka client. They can hold secrets, so neither `repr` nor any message shows them.
+    """The settings of a Kafka client, which can contain passwords, so neither `repr` nor any message shows them.
 
     `assumes_servers` is True if the user has not given an address of Kafka.
     """
@@ -42,7 +42,7 @@ class ConnectionSettings:
     read_again: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def over(self, declared: Config) -> dict[str, Any]:
-        """Return the settings of the command, on top of the settings that a worker declares."""
+        """Return those settings of the command that override the settings that a worker declares."""
         says_servers = SERVERS in declared or SERVERS_TOO in declared
         left_out = SERVERS if self.assumes_servers and says_servers else None
         return {key: value for key, value in self.config.items() if key != left_out}

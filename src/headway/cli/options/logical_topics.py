@@ -10,10 +10,10 @@ from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name
 from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, ConfigError
 
-# The topics of shared rate limits, of the markers of Spark's sink, and of stop messages to workers on Spark.
+# The names of the topics of shared rate limits, of the Spark sink's markers, and of stop messages to workers on Spark.
 _OWN = re.compile("headway-(rates-.+|markers|markers-unnamed|control)")
 
-_SOME_LEVELS = 3  # the number of levels in the example of an error, if the user gave none
+_SOME_LEVELS = 3  # the number of levels in the example in an error, if the user gave no number
 
 
 class LogicalTopic(NamedTuple):
@@ -34,7 +34,7 @@ def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
     clicks False [3]
     orders True [6, 6]
     """
-    kafka_topics = dict(kafka_topics)  # because a `TopicListing` would send a request for topics that are not listed
+    kafka_topics = dict(kafka_topics)  # a `TopicListing` would send a request for each unlisted topic
     levelled = [
         name[:-2]
         for name in kafka_topics
@@ -109,7 +109,7 @@ def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | Non
 def _is_missing(topic: str, kafka_topics: Mapping[str, int]) -> bool:
     try:
         return topic not in kafka_topics
-    except AuthorizationError:  # the topic may exist, but the client is not permitted to describe it
+    except AuthorizationError:  # the topic may exist, but the client cannot describe it
         return False
 
 

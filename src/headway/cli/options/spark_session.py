@@ -16,7 +16,7 @@ master_option = click.option(
 
 
 def on_spark(name: str, master: str | None, work: Callable[[Any], T], *, for_long: bool = False) -> T:
-    """Run `work(session)` on this machine or on a cluster, and return its result. Ctrl-C ends it at once."""
+    """Run `work(session)` on this machine or on a cluster, and return its result. Ctrl-C ends the work at once."""
     try:
         from headway.spark import local_session  # noqa: PLC0415 - an extra, and slow to import
         from headway.spark.session.error_messages import our_sentence  # noqa: PLC0415

@@ -42,8 +42,8 @@ class TopicChoice:
 def choose_topics(names: Sequence[str], kafka_topics: Mapping[str, int], levels: int | None) -> TopicChoice:
     """Find the topics for these names. A name can give its topic a level, such as `payments=2`.
 
-    Without `levels`, a topic has no levels if Kafka lists its bare name but not its lowest level. Raises `ConfigError`
-    for topics that do not exist, and for a mixture of topics with and without levels.
+    If `levels` is None, a topic counts as one without levels if Kafka lists its bare name but not its lowest level.
+    Raises `ConfigError` for topics that do not exist, and for a mixture of topics with and without levels.
 
     >>> choose_topics(["payments=2", "clicks=0"], {"payments": 1, "clicks": 1}, None)
     TopicChoice(names=['payments', 'clicks'], levels=3, priorities={'payments': 2, 'clicks': 0})

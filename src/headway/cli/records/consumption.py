@@ -18,7 +18,7 @@ from headway.runtime.interrupt import INTERRUPTED, Interrupt
 Start = Literal["beginning", "end", "committed"]
 
 _COMMIT_EVERY = 1.0  # seconds between two commits
-_LONGEST_WAIT = 0.5  # the longest wait for records in seconds, so that commits are sent and Ctrl-C is noticed
+_LONGEST_WAIT = 0.5  # the longest wait for records in seconds; then commits are sent and Ctrl-C is noticed
 
 
 class Consumption:
@@ -53,7 +53,7 @@ class Consumption:
             with Interrupt() as interrupt:
                 self._write_all(interrupt.read(self._polls(limit, timeout)), limit, progress)
                 self._interrupted = interrupt.requested
-        except KeyboardInterrupt:  # a second Ctrl-C, while the reader of the pipe does not read
+        except KeyboardInterrupt:  # a second Ctrl-C, because a write blocks while nobody reads the pipe
             self._interrupted = True
         except BrokenPipeError:
             silence(self._file.fileno())
@@ -90,7 +90,7 @@ class Consumption:
     def _poll(self, timeout: float) -> list[ConsumerRecord]:
         try:
             return self._consumer.poll(timeout)
-        except FetchError as error:  # the other levels continue, and this one resumes when it can
+        except FetchError as error:  # the other levels continue, and the failed level resumes when it can
             self._failed = True
             self._complaint.say(str(error))
             return []
@@ -117,7 +117,7 @@ class Consumption:
     def _try_commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
         try:
             self._consumer.commit(offsets, asynchronous=asynchronous)
-        # The next commit includes this one, unless another member has the partition by then.
+        # The next commit covers these records too, unless another member has the partition by then.
         except KafkaError as error:
             self._complaint.say(f"{str(error).rstrip('.')}. Records written since the last commit may be read again.")
 

@@ -82,7 +82,7 @@ def text_lines(level: int) -> Parse:
 
 
 class JsonLines:
-    """Parses lines of JSON. A line is sent unchanged. Its key and level can be taken from its fields.
+    """Parses lines of JSON. A line is sent unchanged. The record's key and level can be taken from the line's fields.
 
     A line in which the level field is missing or null gets the default level. A line without the key field is an error,
     because the records of a key must keep their order. If the key field is null, the record has no key. A key that is

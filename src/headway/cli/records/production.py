@@ -15,11 +15,11 @@ from headway.priority.producer import Producer
 from headway.records.record_types import Header, RecordMetadata
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
-_CHECK_FOR_CTRL_C_EVERY = 0.2  # a wait is interrupted every this many seconds to notice Ctrl-C
+_CHECK_FOR_CTRL_C_EVERY = 0.2  # the longest single wait in seconds, so that Ctrl-C is noticed
 
 
 class Production:
-    """Sends lines, and counts their outcomes. It closes the producer."""
+    """Sends lines, and counts their outcomes. Closes the producer at the end."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Production:
         metrics = self._producer.metrics()
         lost = sum(metrics.sent) - sum(metrics.delivered) + self._too_long
         text = throughput_text("delivered", metrics.delivered, self._bytes, self._seconds)
-        # For a topic without levels, the producer counts one level, which would confuse the user.
+        # For a topic without levels, the producer counts one level. Do not show it, because it would confuse the user.
         click.echo(text if self._topics.priorities is None else text.partition("\n")[0], err=True)
         if self._bad:
             click.echo(f"{count(self._bad, 'line')} left out", err=True)

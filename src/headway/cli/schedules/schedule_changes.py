@@ -28,7 +28,7 @@ from headway.kafka.topic_listing import TopicListing
 from headway.runtime.lifecycle import time_left_of
 
 _UNANSWERED = "not answered"
-_IN_SILENCE = 2.0  # seconds to wait for a relay before the command prints that it is waiting
+_IN_SILENCE = 2.0  # after this many seconds without an answer, the command prints that it is waiting
 _WHY_UNKNOWN = (
     "Unknown means that no such schedule is pending: it never existed, or it was delivered or cancelled more than a "
     "minute ago. `headway schedule list` shows pending schedules."
@@ -50,7 +50,7 @@ def schedule_lines(
     with Scheduler(connection.config, name=name) as scheduler:
         existing = connection.admin().topics("Write")
         if more["level"] is None and _has_only_levels(topic, existing):
-            more = {**more, "level": 0}  # like `headway produce`
+            more = {**more, "level": 0}  # as `headway produce` does
         target = topic if more["level"] is None else level_topic(topic, more["level"])
         missing = _why_missing(target, topic, existing, TopicNames(name).dead)
         for place, line in lines:

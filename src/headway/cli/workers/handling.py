@@ -19,8 +19,8 @@ def with_record_in_logs(worker: Worker) -> WithContext:
     """
     handler = worker.call  # never a generator function, so the handler runs entirely within the call
 
-    # The body is written twice, because a common context manager would take longer than all that it does: to note the
-    # running record for the supervisor.
+    # The body is written twice, because a context manager would cost more time than the body itself, which only notes
+    # the running record for the supervisor.
     def handle(record: Handled, context: Any) -> Any:
         token = handled_record.set(record)
         try:
@@ -43,7 +43,7 @@ def with_record_in_logs(worker: Worker) -> WithContext:
 class HandlingElsewhere:
     """A handler for the child processes of `executor="process"`. Only its name and the log style are sent to them.
 
-    Errors show it as `handler`, the user's function.
+    Errors show the name of the user's function, `handler`.
     """
 
     worker: str

@@ -153,7 +153,7 @@ def _time(record: logging.LogRecord) -> datetime:
 
 
 def _record_of(event: logging.LogRecord) -> Handled | None:
-    """Return the record or batch whose handler logged the event, or else a record among the event's arguments."""
+    """Return the record or batch whose handler logged the event, or otherwise a record from the event's arguments."""
     named = (each for each in event.args or () if isinstance(each, ConsumerRecord))
     return handled_record.get() or next(named, None)
 

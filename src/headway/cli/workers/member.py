@@ -3,7 +3,7 @@
 The first descriptor is the socket to the supervisor. The second is the file in which the member notes its running
 records, so that the supervisor can read them if the member dies.
 
-The member ends when the supervisor orders it, when the supervisor has died, and after SIGTERM.
+The member ends when the supervisor orders it to, when the supervisor dies, or after SIGTERM.
 """
 
 import contextlib
@@ -52,10 +52,10 @@ from headway.workers.find_workers import find_workers
 log = logging.getLogger("headway.worker")
 
 _REPORT_EVERY = 0.25  # seconds between two reports to the supervisor
-# The maximum number of characters of a sentence, because a sentence can contain a handler's error of any length.
+# Sentences to the supervisor are cut to this many characters, because a handler's error can have any length.
 _LONGEST_SENTENCE = 10_000
 LEAVE_WITHIN = 10.0
-"""Seconds that a member may take to leave its group after the last record, and then again to end its process."""
+"""How many seconds a member has to leave its group after the last record. It then has as long to end its process."""
 
 
 class WorkingMember:
@@ -69,7 +69,7 @@ class WorkingMember:
         self._consumer: ParallelConsumer | None = None
         self._supervision: Supervision | None = None
         self._suspects = list(self._job.suspects)
-        self._supervising = threading.Lock()  # protects the suspects while they are passed to the supervision
+        self._supervising = threading.Lock()  # held while suspects are passed to the supervision
 
     def run(self) -> Code:
         """Do the job, and return the exit code of the process."""
@@ -104,7 +104,7 @@ class WorkingMember:
             return self._report_mistake(f"{self._job.worker}: {error}", Code.FAILED_FOR_GOOD)
         if isinstance(error, AuthenticationError) and not error.was_connected:
             return self._report_mistake(f"{self._job.worker}: {error}", Code.MISTAKE)
-        # The brokers may accept the next process, if the credentials in the file were renewed.
+        # If the credentials in the settings file were renewed, the brokers may accept the next process.
         if isinstance(error, AuthenticationError):
             log.critical("This process ends: %s", error)
         else:
@@ -188,7 +188,7 @@ def _report_of(counts: ParallelMetrics) -> MemberReport:
 
 
 def main() -> None:
-    """Do the job that is received on the socket. The last argument only serves people who read process lists."""
+    """Do the job that is received on the socket. The last argument is only for people who read process lists."""
     supervisor, table = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     for descriptor in (supervisor.fileno(), table):
         os.set_inheritable(descriptor, False)  # processes that a handler starts must not inherit the descriptor

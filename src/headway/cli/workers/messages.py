@@ -20,7 +20,7 @@ class Code(IntEnum):
     FAILED_FOR_GOOD = 3
     KEPT_DYING = 4
     UNFINISHED = 5
-    CRASHED = 70  # the exit code of a member only; the supervisor restarts it
+    CRASHED = 70  # only for a member, which the supervisor then restarts
     INTERRUPTED = INTERRUPTED
 
 

@@ -9,7 +9,7 @@ from headway.cli.display.terminal import count
 from headway.cli.workers.logs import CLEAR_LINE
 from headway.cli.workers.messages import MemberReport
 
-_RATE_OVER = 10  # the number of calls of `text` over which the rate is averaged
+_RATE_OVER = 10  # the rate is averaged over this many calls of `text`
 
 
 class WorkersProgressLine:

@@ -1,4 +1,4 @@
-"""The supervisor: it keeps one process alive for each member, until SIGTERM, Ctrl-C, or a fatal error."""
+"""The supervisor, which keeps one process running for each member, until SIGTERM, Ctrl-C, or a fatal error."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ _TASKS = Path("/proc/self/task")
 
 
 class Conclusion(NamedTuple):
-    """The exit code, and a sentence with the reason. There is no sentence if the user has stopped the command."""
+    """The exit code, and a sentence with the reason, which is missing if the user has stopped the command."""
 
     code: Code
     sentence: str = ""
@@ -50,7 +50,7 @@ class MemberProcess:
         """The records that were running when the process died."""
 
     async def start(self) -> None:
-        """Start the process in its own session, so that Ctrl-C in the terminal reaches only this process."""
+        """Start the process in its own session, so that Ctrl-C in the terminal reaches only the supervisor."""
         ours, theirs = socket.socketpair()
         self._table = make_table_file()
         with theirs:
@@ -174,7 +174,7 @@ class Supervisor:
                 await self._wait_to_restart(process, how_it_ended(code), lived, deaths)
 
     async def _live(self, process: MemberProcess) -> tuple[int, float]:
-        """Start a process, and wait for its end. Returns its exit code and how many seconds it has lived."""
+        """Start a process, and wait until it has ended. Returns its exit code and how many seconds it ran."""
         born = time.monotonic()
         self._starting += 1
         await process.start()
@@ -257,7 +257,7 @@ class Supervisor:
             process.kill()
 
     def _conclude(self, outcome: Conclusion) -> None:
-        """Keep the first conclusion that is not `DONE`. It determines the exit code of the command."""
+        """Keep the first conclusion that is not `DONE`, because it determines the exit code of the command."""
         if self._outcome.code == Code.DONE:
             self._outcome = outcome
 
@@ -281,7 +281,7 @@ def member_name(job: MemberTask) -> str:
 
 
 def _outcome(code: int, mistake: str) -> Conclusion:
-    """Return the conclusion of the command, after a process has ended that is not restarted."""
+    """Return the conclusion of the command, which ends because this process has ended and is not restarted."""
     if mistake:
         return Conclusion(Code.FAILED_FOR_GOOD if code == Code.FAILED_FOR_GOOD else Code.MISTAKE, mistake)
     if code != Code.DONE:
@@ -298,13 +298,13 @@ def collect_orphans(own: Collection[int]) -> None:
     process 1 and adopts the orphan. When the orphan ends, it remains as a zombie until it is collected, and zombies use
     up the container's process ids.
 
-    `own` are the processes for which asyncio waits. Each of them leads its own session, so orphans of them are not in
-    the session of this process. A child process in the session of this process was started by a library, which waits
-    for it.
+    `own` are the processes for which asyncio waits. Each of these processes leads its own session, so their orphans are
+    not in the session of this process. A child process in the session of this process was started by a library, which
+    waits for it.
     """
     session = os.getsid(0)
     for child in _children():
-        with suppress(OSError, ValueError, IndexError):  # another thread may just have collected it
+        with suppress(OSError, ValueError, IndexError):  # another thread may have collected the process already
             if child not in own and _is_zombie(child) and os.getsid(child) != session:
                 os.waitpid(child, os.WNOHANG)
 
@@ -312,7 +312,7 @@ def collect_orphans(own: Collection[int]) -> None:
 def _children() -> Iterator[int]:
     with suppress(OSError):
         for task in _TASKS.iterdir():
-            with suppress(OSError):  # the thread may just have ended
+            with suppress(OSError):  # the thread may have ended already
                 yield from map(int, (task / "children").read_text().split())
 
 

@@ -1,6 +1,6 @@
 """Finds scheduled records that were lost, duplicated or delivered early, and measures how late deliveries were.
 
-The functions do not need Kafka. They compare DataFrames of scheduled, cancelled and delivered records by an `id`.
+The functions do not need Kafka: they compare DataFrames of scheduled, cancelled and delivered records by an `id`.
 """
 
 from datetime import datetime

@@ -46,8 +46,8 @@ def pending(spark: SparkSession, config: Mapping[str, Any], name: str = DEFAULT_
     """
     with one_sentence():
         partitions = layout_of(config, name).partitions
-    # The column with a unique value makes the plan unique. Otherwise Spark would use the cached rows of another
-    # DataFrame that has an equal plan.
+    # This column has a unique value, so no other DataFrame has an equal plan. Otherwise Spark might use rows that it
+    # has cached for that DataFrame.
     numbers = spark.range(0, partitions, 1, partitions).select("id", F.lit(uuid.uuid4().hex))
     return numbers.mapInArrow(shown_as("headway delay.pending", _reading(dict(config), name)), PENDING)
 

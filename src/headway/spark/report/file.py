@@ -45,7 +45,7 @@ def write_report(
 def _readable(parquet: str) -> Iterator[None]:
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:  # Py4JJavaError is raised for a file without a footer
+    except (PySparkException, Py4JJavaError) as error:  # a file without a footer causes a Py4JJavaError
         raise ConfigError(
             f"{parquet} cannot be read as Parquet. Name the directory that a pipeline wrote, such as out/flights. If "
             "it is the right one, one of its files is damaged."

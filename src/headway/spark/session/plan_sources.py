@@ -56,7 +56,7 @@ def _of_classic(plan: Any, *, moved: bool = False) -> Iterator[PlannedSource]:
 
 
 def _of_connect(relation: Any, *, moved: bool = False) -> Iterator[PlannedSource]:
-    """Yield the sources in a plan that is a message of Spark Connect's protocol."""
+    """Yield the sources in a plan, given as a message of Spark Connect's protocol."""
     name = relation.WhichOneof("rel_type")
     if name is None:
         return

@@ -41,8 +41,7 @@ ON_THIS_MACHINE: Mapping[str, str] = {
     # With PySpark's own daemon, each Python worker imports Arrow, pandas and Headway itself, so the first micro-batch
     # takes 17 s instead of 12 s.
     "spark.python.daemon.module": "headway.spark.warm_daemon",
-    # Micro-batches are small, so if there were more shuffle tasks than cores, starting them would take longer than it
-    # saves.
+    # Micro-batches are small, so to start more shuffle tasks than there are cores would cost more time than it saves.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
     # With a checkpoint on a local disk, the next two settings shorten a micro-batch by a third (165 ms to 110 ms).
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -118,9 +117,9 @@ def _is_this_machine(master: str | None) -> bool:
 
 
 def _write_no_checksums(session: SparkSession) -> None:
-    """Keep Hadoop from writing a checksum file for each local file. Each takes 10 ms, because Hadoop runs `chmod`.
+    """Keep Hadoop from writing a checksum file for each local file, for which it runs `chmod`. That takes 10 ms.
 
-    A micro-batch writes two files to its checkpoint. They need no checksum files, because disks have checksums of their
+    A micro-batch writes two files to its checkpoint. The files need no checksums, because disks have checksums of their
     own.
     """
     java: Any = session._jvm

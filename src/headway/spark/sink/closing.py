@@ -30,11 +30,11 @@ def close(
 ) -> Closing:
     """Decide how to close the version to which these reports belong.
 
-    `markers_in_kafka` returns the markers of all slots. It is called only if a task has a doubt, or if an earlier run
+    `markers_in_kafka` returns the markers of all slots, and is called only if a task has a doubt, or if an earlier run
     has written rows of this version.
 
-    Raises `TransactionError` if some rows were not written now and are not known to be in Kafka, or if Kafka has other
-    rows of this version.
+    Raises `TransactionError` if this run did not write some rows and they are not known to be in Kafka, or if Kafka has
+    other rows of this version.
     """
     part = reports[0].part
     closed = max((each.closed for each in reports if each.closed), key=lambda each: each.version, default=None)

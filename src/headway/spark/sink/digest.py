@@ -1,4 +1,4 @@
-"""Computes a digest of a task's rows. With the digest, the sink recognises the rows when a run is repeated.
+"""Computes a digest of a task's rows, so that the sink recognises the rows when a run is repeated.
 
 After a shuffle, the same rows arrive in another order, and with another number of cores they are divided into other
 tasks. So each row is hashed on its own, and the digest is the sum of the hashes. The digests of all tasks then add up

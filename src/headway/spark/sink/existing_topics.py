@@ -39,7 +39,7 @@ def _topics_of(levels: pa.Array, priorities: Mapping[str, int], name_of: NameOf)
     if found.null_count:
         index = first_true(pc.is_null(found))
         raise DeliveryError(
-            f"{name_of(index)} is for level {levels[index]}, but the option priorities gives no topic this level. Add "
+            f"{name_of(index)} is for level {levels[index]}, but no topic in the option priorities has this level. Add "
             "a topic with this level, or correct the column level."
         )
     return pa.array(priorities, pa.string()).take(found)

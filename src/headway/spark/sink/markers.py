@@ -1,4 +1,4 @@
-"""The markers of the sink. From them, a run recognises the rows that an earlier run has already written.
+"""The markers of the sink, with which a run recognises the rows that an earlier run has already written.
 
 A marker describes the rows that one task has written. The numbers of the task and the micro-batch do not identify these
 rows: after a start from an older checkpoint, Spark uses the same numbers for other rows, and with another number of
@@ -26,7 +26,8 @@ at most this many micro-batches old."""
 class WritePart(NamedTuple):
     """The rows of one Spark partition in one version: a micro-batch of a query, or a `df.write` with a `txnVersion`.
 
-    All attempts that Spark makes at a task have the same `run`. It changes when the query or the program is restarted.
+    `run` changes when the query or the program is restarted. All attempts that Spark makes at a task have the same
+    `run`.
     """
 
     app_id: str
@@ -214,14 +215,14 @@ class Marked(NamedTuple):
         if all(target_of(each.what) == target for each in found):
             return None
         return TransactionError(
-            f"Task {part.partition} of {part.version_name} writes to other topics, or another cluster, than an "
+            f"Task {part.partition} of {part.version_name} would write to other topics, or another cluster, than an "
             f"earlier run did, so it writes none of its rows. {_OTHER_TARGET}"
             + (_COPIED if part.is_micro_batch else "")
             + _KEEP_OTHERS.format(part.version)
         )
 
     def refusal(self, part: WritePart, digest: RowsDigest, marker_topic: str) -> "Doubt":
-        """Return the doubt of a task that must not write its rows, although `has` does not find them in Kafka."""
+        """Return the doubt of a task whose rows `has` does not find in Kafka, although the task must not write them."""
         if self.is_misfit(part) and (self.own is None or self.own.version < part.version):
             return Doubt(0, f"The rows of another task of {part.version_name} do not match those of an earlier run.")
         who = f"Task {part.partition} of"

@@ -1,4 +1,4 @@
-"""Samples of rows. From them, a task recognises rows that an earlier run has written in other tasks.
+"""Samples the rows of tasks, so that a task can recognise rows that an earlier run has written in other tasks.
 
 When rows are divided into tasks differently than in an earlier run, for example because the number of cores has
 changed, a task no longer has the rows that the task with its number had in the earlier run. So a task without a marker
@@ -29,7 +29,7 @@ class RowSample:
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, int]] = {}  # for each hash, the row's fingerprint and how often it was added
-        self._limit: int | None = None  # a row with a higher hash is ignored
+        self._limit: int | None = None  # rows with higher hashes are ignored
 
     def add(self, checksums: Hashes, hashes: Hashes, rows_at: RowsAt) -> None:
         """Add rows, given by their CRC-32 checksums, their hashes, and a function that returns their encoded bytes."""
@@ -59,7 +59,7 @@ class RowSample:
 
 
 class SampledRows:
-    """The rows in the samples of other tasks. This class counts how many of them a task finds among its own rows."""
+    """The rows in the samples of other tasks. `look` searches a task's rows for these, and counts them."""
 
     def __init__(self, samples: Iterable[bytes]) -> None:
         whole = b"".join(sample[: len(sample) // _BYTES * _BYTES] for sample in samples)

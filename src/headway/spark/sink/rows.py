@@ -1,6 +1,7 @@
 """Converts rows in Arrow batches to columns for the producer, in chunks of a bounded size.
 
-Each error names the row that caused it. A restarted query would fail on the same row again, so the user must find it.
+Each error names the row that caused it. A restarted query would fail on the same row again, so the user must be able to
+find that row.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

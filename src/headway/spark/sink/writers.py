@@ -56,8 +56,8 @@ from headway.spark.sink.scheduled_rows import DueRows, SchedulerDelayTopics, del
 log = logging.getLogger(__name__)
 
 _LOOK_FOR_COMMIT_EVERY = 0.5  # seconds between checks of whether another attempt has committed
-_NO_ROWS_WITHIN = 0.005  # a slot is opened after this many seconds, because tasks without rows end earlier
-_PREPARED_FOR = 10.0  # the checks of Kafka are repeated after this many seconds, not for each micro-batch
+_NO_ROWS_WITHIN = 0.005  # seconds to wait before a slot is opened, because tasks without rows end sooner
+_PREPARED_FOR = 10.0  # seconds for which the checks of Kafka are valid, so that not every micro-batch repeats them
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ class Target(NamedTuple):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query.
 
-    Spark also creates a writer to abort a micro-batch, which needs no connection to Kafka. So an error that Kafka
-    returns while a writer is created is not raised there, but in `write` and `commit`. Otherwise that error would hide
-    the error that made Spark abort the micro-batch.
+    Spark also creates a writer just to abort a micro-batch, which needs no connection to Kafka. So `stream_writer` does
+    not raise an error from Kafka; `write` and `commit` raise it. Otherwise it would hide the error that made Spark
+    abort the micro-batch.
     """
 
     def __init__(self, target: Target | KafkaError) -> None:

@@ -24,8 +24,8 @@ from headway.spark.source.stream_offset import StreamOffset
 log = logging.getLogger(__name__)
 
 IDLE_PAUSE_S = 0.15
-"""Seconds between two requests of an idle query to Kafka. Without this pause, Spark would make 80 requests a second,
-which would take an eighth of a core."""
+"""How long an idle query pauses between two requests to Kafka, in seconds. Without a pause, Spark would make 80
+requests a second, which would take an eighth of a core."""
 
 _SIGHTINGS_PER_WAIT = 16  # sightings per strictMaxWait, which is therefore accurate to one sixteenth
 _LEAST_LIMIT = 16  # targetTriggerTime does not lower the limit below this many records
@@ -122,7 +122,7 @@ class BatchPlanner:
         return self._last
 
     def replaced_topics(self, end: StreamOffset) -> set[str]:
-        """Return the Kafka topics that were recreated after this micro-batch was planned, if it is being replayed.
+        """If this micro-batch is being replayed, return the Kafka topics that were recreated after it was planned.
 
         Raises `KafkaError` if there are any, unless failOnDataLoss is false.
         """
@@ -200,7 +200,7 @@ class BatchPlanner:
         if self._control is None:
             return
         if self._planned is None:
-            if begin.limit is not None:  # the query was restarted
+            if begin.limit is not None:  # true after a restart of the query
                 self._control = _control(self._options, begin.limit)
             self._planned = begin, 0, time.monotonic()
             return
@@ -240,7 +240,7 @@ class BatchPlanner:
 
 
 def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions, *, slow: bool) -> StreamOffset:
-    """Add the number of tasks to the plan, so that a replay uses the same number. It depends on the cluster."""
+    """Add to the plan the number of tasks, which depends on the cluster, so that a replay uses the same number."""
     cores = cluster_parallelism() or os.cpu_count() or 1
     return replace(planned, tasks=options.count(wanted, cores, slow=slow), split=options.split)
 

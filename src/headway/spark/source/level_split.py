@@ -14,12 +14,12 @@ from headway.records.record_types import TopicPartition
 
 # These three limit the number of sightings in `Sightings`.
 _DENSE = 32  # all sightings up to this many spacings old are kept
-_PART_OF_AGE = 8  # about one sighting per (age / this number) is kept beyond that
+_PART_OF_AGE = 8  # of older sightings, about one per (age / this number) is kept
 _SIGHTINGS = 128  # the maximum number of sightings
 
 
 class Sightings:
-    """Remembers the end offsets of partitions at past times, from which it follows how long a record has been waiting.
+    """Remembers the end offsets that partitions had at past times, which show how long a record has been waiting.
 
     A record whose offset is below the end offset at some time has been waiting at least since then. A sighting is made
     every `spacing` seconds. Sightings up to 32 spacings old are all kept. Older ones are thinned out to about one per
@@ -121,7 +121,7 @@ class LevelSplit:
 
         Args:
             start: The offset at which the micro-batch starts in each partition.
-            end: The offset up to which each partition can be read. It has the same partitions as `start`.
+            end: The offset up to which each partition can be read. `end` has the same partitions as `start`.
             now: The time in seconds.
             limit: The limit of this micro-batch, if it is smaller than the capacity.
         """

@@ -16,7 +16,8 @@ START = 256
 """The limit of the first micro-batch. It doubles with each fast micro-batch."""
 
 _USED = 0.5  # a micro-batch smaller than this fraction of the limit does not change the limit
-# The largest factors by which the limit falls or rises in one step, because the machine may have paused for a while.
+# The largest factors by which the limit falls or rises in one step. The bounds are needed because a pause of the
+# machine can make a micro-batch look slow.
 _MOST_FALL, _MOST_RISE = 4, 2
 
 

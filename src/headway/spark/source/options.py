@@ -44,7 +44,7 @@ class Options:
 
     selection: Selection
     naming: TopicNaming
-    kafka: Mapping[str, str] = field(repr=False)  # can hold secrets
+    kafka: Mapping[str, str] = field(repr=False)  # can contain passwords
     isolation: str
     group: str | None
     start: Bound | None

@@ -87,7 +87,7 @@ def _with(bounds: Bounds, wanted: Filter) -> Bounds:
 def _with_values(bounds: Bounds, column: str, values: Collection[Any]) -> Bounds:
     given = [value for value in values if value is not None]
     if len(given) < len(values):
-        return bounds  # with a null, the filter matches nulls or is null itself
+        return bounds  # a filter with a null either matches nulls or is null itself
     if column in _PLACES:
         changed: dict[str, Any] = {column: _common(getattr(bounds, column), frozenset(given))}
         return replace(bounds, **changed)

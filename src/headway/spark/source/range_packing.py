@@ -48,7 +48,7 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
 
 def _begin(start: StreamOffset, end: StreamOffset, partition: TopicPartition) -> int:
     if start.is_surely_same_topic(end, partition):
-        return start.offsets[partition]  # an end before this offset means lost records; the range is then empty
+        return start.offsets[partition]  # if the end is lower, records were lost, and the range is empty
     begun_anew = not start.same_topic(end, partition) or end.offsets[partition] < start.offsets[partition]
     return 0 if begun_anew else start.offsets[partition]
 

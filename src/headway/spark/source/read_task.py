@@ -44,7 +44,7 @@ def read(
 
     If `keys` is given, only records with one of these keys are included.
     """
-    wanted: list[Range] = partition.value or []  # Spark passes `None` for a batch without partitions
+    wanted: list[Range] = partition.value or []  # `None` if Spark plans a batch without partitions
     schema = to_arrow_schema(asked, timezone="UTC")
     kafka = {**fetched_ahead(wanted), **options.kafka, "isolation.level": options.isolation}
     without_time: dict[TopicPartition, _WithoutTime] = {}

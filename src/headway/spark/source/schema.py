@@ -140,7 +140,7 @@ def _timestamp_types(messages: Sequence[Message]) -> pa.Array:
 
 
 def _headers(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
-    """Return the column of headers. It is null for a record without headers, as in Spark's Kafka source."""
+    """Return the column of headers, which is null for records without headers, as in Spark's Kafka source."""
     return pa.array([_header_list(message) for message in messages], type)
 
 

@@ -51,8 +51,8 @@ def results_of_arrow(returned: Any, count: int, results: ResultType) -> Sequence
     if len(array) != count:
         raise ValueError(f"The handler returned {len(array)} results for a batch of {count} rows. Return one for each.")
     if not results.has_variant:
-        with suppress(Exception):  # if a value does not fit, the row-by-row conversion below finds out which one
-            # If all results together are small enough, so is each of them.
+        with suppress(Exception):  # if any value does not fit, the values are converted one by one below
+            # If all results together are small enough, each of them is small enough.
             whole, size = _converted(array, results, MOST_BYTES)
             return [OfArray(whole, index, size // count) for index in range(count)]
     return [_alone(array, index, results) for index in range(count)]

@@ -42,7 +42,7 @@ def values_of(column: pa.Array) -> Sequence[Any]:
     try:
         values: list[Any] = column.to_pylist()
         return list(map(form, values)) if form else values
-    except Exception:  # Python raises this, for example, for a year outside its range or text that is not UTF-8
+    except Exception:  # raised, for example, for a year that Python does not support, or text that is not UTF-8
         return _OneByOne(column, form)
 
 
@@ -99,7 +99,7 @@ def _readable_field(field: pa.Field) -> pa.Field:
     return field.with_type(_readable(field.type))
 
 
-@cache  # a session has one time zone
+@cache  # called often, and a session has only one time zone
 def _is_known(zone: str | None) -> bool:
     try:
         pa.array([0], pa.timestamp("us", zone)).to_pylist()

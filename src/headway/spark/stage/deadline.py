@@ -28,7 +28,7 @@ class Deadline:
             self.at = time.monotonic() + self.seconds
 
     def is_over(self, by: float = 0.0) -> bool:
-        """Return whether the deadline passed at least `by` seconds ago. After the deadline, no call must begin."""
+        """Return whether the deadline passed at least `by` seconds ago. Calls must not begin after the deadline."""
         return time.monotonic() >= self.at + by
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from headway.spark.stage.input_batch import InputBatch, StageRow
 from headway.spark.stage.outcomes import OutcomeColumns, RowOutcome
 
-# The next three limits are numbers of bytes. They count only rows and results that are not put out yet.
+# The next three limits are numbers of bytes, and apply only to rows and results that are not put out yet.
 MOST_ROW_BYTES = 256 * 2**20  # if the rows take more, the task reads no further rows
 SHRINK_AT = 64 * 2**20  # if the rows take more, done rows are put out at once, and batches are copied without them
 MOST_RESULT_BYTES = 64 * 2**20  # if the results take more, no handler is called

@@ -30,7 +30,7 @@ class StageRow:
         self.is_out = False
 
     def __repr__(self) -> str:
-        place = f"Row {self.offset + 1} of the task"  # does not show the contents, which can be secret
+        place = f"Row {self.offset + 1} of the task"  # leaves out the contents, which can be secret
         row = getattr(self, "row", None)  # `put_out` deletes this attribute
         source = row and source_of(row)
         return f"{place} ({source})" if source else place

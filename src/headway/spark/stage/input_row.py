@@ -113,7 +113,7 @@ class InputRow:
         return Row(**self.asDict()).__reduce__()
 
     def __repr__(self) -> str:
-        return f"InputRow of {', '.join(self._columns.names)}"  # does not show the contents, which can be secret
+        return f"InputRow of {', '.join(self._columns.names)}"  # leaves out the contents, which can be secret
 
 
 def _column(name: str) -> Callable[[InputRow], Any]:

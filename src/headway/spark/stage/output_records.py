@@ -40,8 +40,8 @@ class Output:
     """Describes a record that `outputs` makes from each row whose outcome is `ok`.
 
     Columns are given by name or as expressions. With `each`, a row becomes any number of records: one for each element
-    of an array, in the array's order. Then the other columns can also be functions of the element, such as
-    `value=lambda line: line["text"]`.
+    of an array, in the array's order. If `each` is given, the other columns can also be functions of the element, such
+    as `value=lambda line: line["text"]`.
 
     Args:
         topic: The target topic. If a `level` is given, the record goes to the Kafka topic of that level.
@@ -137,8 +137,8 @@ def outputs(
         exploded = outcomes.select(sf.explode(each).alias("record"))
         return observed_records(exploded, dead_letter_topic).select("record.*")
     # A row without records is passed on with its identity, because it may have records when it is handled again. The
-    # target topics are in the metadata, because the sink compares rows by their identities alone: without the topics,
-    # the sink would take a write to other topics for a repetition.
+    # sink compares rows only by their identities, so the metadata contains the target topics: without them, the sink
+    # would mistake a write to other topics for a repetition of this write.
     targets = {TARGETS: sorted({dead_letter_topic, *(record.topic for record in records)})}
     identified = known_by.alias("identity", metadata=targets)
     exploded = outcomes.select(identified, sf.explode_outer(each).alias("record"))
@@ -217,7 +217,7 @@ class _OutputRecords:
         return sf.transform(self._elements, lambda element: make(self, element))
 
     def each_reason(self, make: Callable[["_OutputRecords", Column | None], Sequence[Column]]) -> Sequence[Column]:
-        """Return the reasons that `make` returns. With `each`, each reason is the first one among the elements."""
+        """Return the reasons that `make` returns, or with `each`, the first reason that any element has."""
         if self._elements is None:
             return make(self, None)
         found = sf.transform(self._elements, lambda element: sf.coalesce(_no_text(), *make(self, element)))

@@ -127,7 +127,7 @@ def _close(one: Kept) -> None:
 @cache
 def _end_with_process() -> None:
     """Make this Python worker call `end_all` when it exits, and make it exit when its daemon has ended."""
-    atexit.register(end_all)  # for a process that was not forked by a daemon, and exits normally
+    atexit.register(end_all)  # for a process that no daemon has forked, and that exits normally
     os._exit = partial(_end_and_exit, os._exit, os.getpid())
     daemon = os.getppid()
     if os.getpgid(0) == daemon:

@@ -49,7 +49,8 @@ class Grants(Generic[T]):
     def due(self, now: float) -> Sequence[tuple[T, int]]:
         """Return the starts that are granted now, beginning with the task that has waited longest.
 
-        A grant uses up the task's request, even if it is smaller. The task must call `ask` again for more starts.
+        A grant uses up the task's request, even if the grant is smaller than the request. The task must call `ask`
+        again for more starts.
         """
         self._left = min(self._burst, self._left + (now - self._filled_at) * self._rate)
         self._filled_at = now

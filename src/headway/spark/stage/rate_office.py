@@ -1,8 +1,8 @@
 """Enforces the rate limit of a stage over the network: tasks connect to the driver, which grants them starts.
 
-The driver is used because it outlives all tasks and executors. It listens at the address to which executors connect
-anyway, but on an additional port. When a task ends, for whatever reason, its connection is closed, so the driver drops
-its request.
+The driver is used because it outlives all tasks and executors. The driver listens at the address to which executors
+connect anyway, but on an additional port. When a task ends, for whatever reason, its connection is closed, so the
+driver drops its request.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class RateOffice:
         loop = LoopThread("headway-rate-office").loop
         server = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, bind, 0), loop).result()
         self._port: int = server.sockets[0].getsockname()[1]
-        self._server = server  # without a reference, it would be garbage-collected and closed
+        self._server = server  # without this reference, the server would be garbage-collected
 
     def limit(self, rate: float, host: str) -> RateLimit:
         """Create the rate limit for a new stage, whose tasks connect to this server at `host`."""
@@ -120,7 +120,7 @@ def limit_for(rate: float, context: SparkContext) -> RateLimit:
     return _office(str(conf.get("spark.driver.bindAddress", host))).limit(rate, host)
 
 
-@cache  # there is one server for each interface, which runs until the program ends
+@cache  # one server for each interface, which runs until the program ends
 def _office(bind: str) -> RateOffice:
     return RateOffice(bind)
 

@@ -88,8 +88,8 @@ class ResultType:
     def checked(self, result: Any) -> tuple[Any, int]:
         """Convert a result to an immutable form that `column` takes. Returns this form and its size in bytes.
 
-        If the result is not of this type, this method raises whatever Arrow, Python or a class of the user's raises for
-        it.
+        If the result is not of this type, this method raises any error that Arrow, Python or one of the user's classes
+        raises for it.
         """
         if result is None:
             return None, 0
@@ -227,7 +227,7 @@ def _fits(bits: int) -> Callable[[int], bool]:
     return lambda number: -most <= number < most
 
 
-# The types whose values can be checked without Arrow, each with the Python type and the check of its values.
+# The types whose values can be checked without Arrow. For each, the Python type of its values and a check for them.
 _PLAIN: dict[type[DataType], tuple[type, Callable[[Any], bool]]] = {
     StringType: (str, str.isascii),
     IntegerType: (int, _fits(32)),
@@ -327,7 +327,7 @@ def _variant(value: Any) -> dict[str, bytes]:
         value = VariantVal(value["value"], value["metadata"])
     if not isinstance(value, VariantVal):
         raise TypeError(f"a VARIANT is a VariantVal, as VariantVal.parseJson returns, not {type(value).__name__}")
-    value.toPython()  # checks the bytes, because otherwise Spark's Java side would fail on invalid ones
+    value.toPython()  # checks the bytes, because Spark's Java side would fail on invalid bytes
     return {"value": value.value, "metadata": value.metadata}
 
 

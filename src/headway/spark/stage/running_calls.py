@@ -22,15 +22,15 @@ from headway.spark.stage.deadline import Deadline
 
 _TIMES = 3  # a call is abandoned after this many times its time limit
 LONGER_BY = 10.0  # nor is a call abandoned before it is this many seconds late, because the machine can be busy
-MOST_STUCK = 100  # the maximum number of abandoned calls that still run in this process; each of them holds a thread
-MOST_LEFT = 1_000  # the maximum number of calls left at a deadline that still run in this process
+MOST_STUCK = 100  # at most this many abandoned calls can still run in this process, because each holds a thread
+MOST_LEFT = 1_000  # at most this many calls that were left at a deadline can still run in this process
 _FAIR_FRACTION = 0.5  # a call that had less than this fraction of the deadline's time does not count as an attempt
 # The maximum number of calls for a row that do not count as attempts. Further calls count, so that a row whose calls
 # always begin late and never end becomes a dead letter.
 _MOST_UNCOUNTED = 50
 
-# Attempts of all tasks in this process whose calls may still run: `given_up` has those that were abandoned after their
-# time limit, and `left_behind` those that were left at a deadline.
+# The attempts, of all tasks in this process, whose calls may still run. `given_up` has the attempts that were abandoned
+# after their time limit, and `left_behind` has the attempts that were left at a deadline.
 given_up: set[Any] = set()
 left_behind: set[Any] = set()
 
@@ -71,7 +71,7 @@ class RunningCalls:
         if not self._watches:
             return True
         with self._ending:
-            self._running.pop(attempt, None)  # missing if the call was interrupted before `begin` recorded it
+            self._running.pop(attempt, None)  # not there if the call was interrupted before `begin` recorded it
             if attempt not in given_up and attempt not in left_behind:
                 return True
             _has_ended(attempt)

@@ -42,7 +42,7 @@ def row(record: ConsumerRecord | None = None, **columns: Any) -> InputRow:
 def frame(spark: SparkSession, records: Iterable[ConsumerRecord]) -> DataFrame:
     """Make a DataFrame of records like the DataFrame that `spark.read.format("headway")` returns, without Kafka.
 
-    It has one Spark partition with the records in the given order, and includes the column `headers`. If several
+    The DataFrame has one Spark partition with the records in the given order, and has the column `headers`. If several
     records have the same topic, partition and offset, as by default with `headway.testing.record`, each later one gets
     the next offset.
 

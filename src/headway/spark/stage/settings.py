@@ -38,7 +38,7 @@ class Settings:
     later: bool = False  # whether rows can be handled again later
     deadline: float | None = None  # a task ends this many seconds after its first rows
     batches: Batches | None = None
-    arrow_columns: tuple[str, ...] = ()  # the columns of the RecordBatch that the handler gets, if it takes one
+    arrow_columns: tuple[str, ...] = ()  # if the handler takes a RecordBatch, its columns
     adaptive: bool = False
     on_time_limit: Callable[[InputRow], Any] | None = None  # returns the result of a row whose call took too long
     priority: str | None = None  # rows with the highest values in this column start first

@@ -64,7 +64,7 @@ from headway.spark.stage.settings import RowHandler, Settings, argument_names
 
 log = logging.getLogger(__name__)
 
-_ROWS = TopicPartition("rows", partition=0)  # the partition that all rows of a task belong to in the engine
+_ROWS = TopicPartition("rows", partition=0)  # in the engine, all rows of a task belong to this partition
 _LEAST_BUFFER = 1_000
 # Disables the engine's own limit in bytes. A single waiting row keeps its whole batch in memory, so `HeldRows` limits
 # the memory of batches instead.
@@ -130,7 +130,7 @@ class Stage:
         self._dispatch = Dispatch(self._engine, retries, settings.max_concurrency, self._wake, gates)
         self._running = RunningCalls(settings.time_limit, self._deadline)
         self._executor = self._make_executor()
-        self._parks: dict[Hashable, int] = {}  # for each lane, the offset of the row after which no row is handled
+        self._parks: dict[Hashable, int] = {}  # for each lane, the offset of its last row that is handled
         self._returned: dict[Hashable, Returned] = {}  # for each lane, its rows that are handled again later
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -290,7 +290,7 @@ class Stage:
                 results = results_of_arrow(result, len(called), self._results)
             else:
                 results = results_of_batch(result, len(called))
-        except BaseException as error:  # raised for a wrong number of results, by Arrow, or by a class of the user
+        except BaseException as error:  # for a wrong number of results, or raised by Arrow or one of the user's classes
             return self._settle(job, dict.fromkeys(called, FatalError(text_of(error))))
         checked = zip(called, results, strict=True)
         return self._settle(
@@ -310,7 +310,7 @@ class Stage:
         """Put out a row with its result. If the result does not fit the schema, return an error instead."""
         try:
             checked, size = self._results.checked(result)
-        except BaseException as error:  # raised by Arrow, by Python (OverflowError), or by a class of the user
+        except BaseException as error:  # raised by Arrow, Python (OverflowError), or one of the user's classes
             return FatalError(str(not_run(result) or self._results.refusal(error)))
         row: StageRow = attempt.record
         self._held.put(row, RowOutcome("ok", attempt.number, checked, size, None, row.started, time.time()))
@@ -419,7 +419,7 @@ class Stage:
         else:
             try:
                 again_at, failure = due_at(delay, time.time()) / 1000, failure_after(attempt, error)
-            except BaseException as refused:  # the delay can be an object of a user's class, which can raise anything
+            except BaseException as refused:  # the delay's class can be the user's own, and can raise anything
                 self._dispatch.not_scheduled(attempt, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
                 return
         failed_with, history = error_value(error, _LATER), row_history_after(row.row, failure)

@@ -210,6 +210,6 @@ def test_rows_for_another_target_are_refused_at_once_unless_they_are_to_be_kept(
     marked = Marked.read(markers([[1], [2]], "an earlier run"), RUN)
     assert marked.for_another_target(RUN, "place") is None
     refused = marked.for_another_target(RUN._replace(partition=5, is_micro_batch=True), "elsewhere")
-    assert "Task 5 of micro-batch 3 writes to other topics, or another cluster" in str(refused)
+    assert "Task 5 of micro-batch 3 would write to other topics, or another cluster" in str(refused)
     assert marked.for_another_target(RUN._replace(version=4), "elsewhere") is None
     assert marked.for_another_target(RUN._replace(run="an earlier run"), "elsewhere") is None

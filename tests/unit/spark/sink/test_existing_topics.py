@@ -34,7 +34,7 @@ def test_a_topic_stays_under_its_own_name_with_its_level_or_without() -> None:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({"level": [2, 1]}, "Row 2 of its task is for level 1, but the option priorities gives no topic this level"),
+        ({"level": [2, 1]}, "Row 2 of its task is for level 1, but no topic in the option priorities has this level"),
         ({"level": pa.array([2, None], pa.int64())}, "Row 2 of its task has no level"),
         ({"topic": ["clicks", "orders"]}, "Row 2 of its task is for the topic 'orders', which is not in the option"),
         ({"topic": ["clicks", None]}, "Row 2 of its task has no topic"),
