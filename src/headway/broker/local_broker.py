@@ -126,7 +126,7 @@ class LocalBroker:
 
     @property
     def admin_config(self) -> dict[str, Any]:
-        """The settings of a client that is permitted to do everything. If the broker is secured, they have a password."""
+        """The settings of a client that is permitted to do everything. For a secured broker they have a password."""
         return self._security.client_config(ADMIN, self.bootstrap_servers) if self._security else self.client_config()
 
     def client_config(self, user: str | None = None, *, certificate: bool = False) -> dict[str, Any]:
