@@ -58,13 +58,13 @@ class LocalBroker:
         java_options: Options for the JVM in addition to Headway's, such as ["-Xmx2g"].
         secure: Whether clients need TLS, a login (SCRAM-SHA-512 or a certificate), and a permission for each operation.
             There are two users: `admin`, who is permitted to do everything, and `app`, who is permitted nothing until
-            `grant` is called. `client_config` and `admin_config` return their settings. By default, the same as at the
-            earlier start in `data_dir`, or False.
+            `grant` is called. `client_config` and `admin_config` return the users' settings. By default, the same as at
+            the earlier start in `data_dir`, or False.
         background: Whether the broker continues to run when this process ends. By default, the broker stops, even if
             this process is killed.
 
-    The first start downloads Apache Kafka (45 MB), and a Java if the machine has none. If a start fails, it raises
-    `LocalBrokerError` with a message that says what to do.
+    The first start downloads Apache Kafka (45 MB), and a Java if the machine has none. If the broker cannot start,
+    `start` raises a `LocalBrokerError` whose message says what to do.
     """
 
     def __init__(

@@ -134,7 +134,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 def _form(offset: Any) -> Mapping[str, Any]:
-    """Decode an offset from JSON. Returns an empty mapping for other offsets, such as those of some other sources."""
+    """Decode an offset from JSON. Returns an empty mapping if an offset of another source is not a JSON object."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)

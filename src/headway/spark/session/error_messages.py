@@ -15,7 +15,7 @@ _OURS = re.compile(r"^.*headway\.errors\.\w+: (.+)$", re.MULTILINE)
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Make Spark leave out the worker's traceback of Headway errors from this block, because it buries the message."""
+    """If this block raises a Headway error, hide the worker's traceback, so that users see the message."""
     try:
         yield
     except HeadwayError:

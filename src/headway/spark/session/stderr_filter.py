@@ -1,4 +1,4 @@
-"""Removes the harmless messages of Java and of Spark's Python workers, which every session prints, from stderr.
+"""Removes from stderr the harmless messages of Java and of Spark's Python workers, which every session prints.
 
 At each start, Java warns about a module that Spark requests. And if a Python worker was idle for a minute, or its
 stream is stopped, Spark closes the connection to the worker. The worker then ends and prints stack traces.

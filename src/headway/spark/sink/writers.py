@@ -3,7 +3,7 @@
 Delivery is exactly once. Each task writes its rows in one Kafka transaction together with a *marker*: a record in the
 marker topic that names the version (the micro-batch, or the write's `txnVersion`) and identifies the rows.
 
-Before a task writes, it initialises the transactional id of its query and Spark partition. This fences off the
+Before a task writes, it initialises the transactional id of its query and Spark partition. Kafka then fences off the
 producers of all earlier attempts and aborts their transactions. Then the task reads the markers. The task writes
 nothing if it finds one of these markers under its own number:
 
@@ -64,7 +64,8 @@ _PREPARED_FOR = 10.0  # seconds for which the checks of Kafka are valid, so that
 class Written(WriterCommitMessage):
     """The message of a task that has ended: how many rows it added to Kafka, which is 0 if Kafka already had them.
 
-    `report` is None if the task had no rows, and for writes whose rows are never compared with an earlier run's.
+    `report` is None if the task had no rows, and for writes whose rows are never compared with the rows of an earlier
+    run.
     """
 
     rows: int

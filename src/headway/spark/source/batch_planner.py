@@ -152,7 +152,7 @@ class BatchPlanner:
         """Add the known partitions that Kafka has not listed, unless their topic has been recreated.
 
         Partitions cannot be removed from a topic, so they still exist. A broker whose metadata is out of date may leave
-        them out if partitions were added to the topic only recently.
+        out partitions that were added to the topic only recently.
         """
         if self._options.selection.assigned is not None:
             return seen

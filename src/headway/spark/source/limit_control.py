@@ -69,7 +69,7 @@ class LimitControl:
             self._move_to(min(self._exact + (suited - self._exact) / 2, self._exact * _MOST_RISE))
 
     def is_slow(self, records: int) -> bool:
-        """Return whether this many records would take over half of the wanted time, judging by the last micro-batch."""
+        """Return whether this many records would take over half of the target time, judging by the last micro-batch."""
         return records * self._each > AIM * self.target / 2
 
     def _move_to(self, limit: float) -> None:

@@ -13,7 +13,7 @@ from headway.core.retry import Again, Later, Retries, Verdict
 
 
 class Deadline:
-    """The time at which a task stops calling its handler. There is no such time if `seconds` is None.
+    """The time at which a task stops calling its handler. If `seconds` is None, there is no deadline.
 
     The seconds count from the task's first rows, so that waiting for rows does not use up the task's time.
     """

@@ -92,7 +92,7 @@ def parallel_map(
     of different keys do not wait for each other. As in a `ParallelConsumer`, equal values of the column `key` are the
     same key only within a topic, level and partition, if the frame has these columns. If a row fails permanently, the
     next row of its key starts. Nothing is shuffled, so rows that must be in order have to be in one Spark partition.
-    Rows from `format("headway")` are, unless the source splits partitions; in that case call `repartition_by_key`
+    The source `format("headway")` ensures this, unless it splits partitions; in that case, call `repartition_by_key`
     first. A micro-batch ends when all its rows are done, so the order also holds across micro-batches.
 
     A row never fails its task because of its contents, or because of what its handler returns or raises. A row fails if
@@ -104,9 +104,9 @@ def parallel_map(
 
     Args:
         df: The rows. The handler gets each row as an object with the columns as attributes.
-        handler: A function, which is called on threads, or an `async def`. If it is `handler(row, context)`, it also
-            gets the row's context. It is sent to each Python worker and kept there. All coroutines of a worker run in
-            the same event loop until the worker ends, so they can reuse the clients that they create.
+        handler: A function, which is called on threads, or an `async def`. If the handler takes a second argument, it
+            also gets the row's context. The handler is sent to each Python worker and kept there. All coroutines of a
+            worker run in the same event loop until the worker ends, so they can reuse the clients that they create.
         schema: The type of the handler's result: a DDL string or a data type. A struct can be returned as a dict, a
             tuple, a Row or a dataclass.
         key: The columns that make up the key, by which rows are kept in order. If it is None, rows are in no order.
@@ -120,23 +120,23 @@ def parallel_map(
             count of attempts. Meanwhile the later rows of its key are handled. The rows need the source's columns,
             including `headers`.
         deadline: How many seconds a task can take, counted from its first rows. Rows that are not done by then are
-            `later`. Running calls are cancelled. A cancelled call counts as an attempt if it had at least half of the
-            deadline's time. Rows that were not started are handled again at once. The rows of a key are handled again
-            in their order, but rows of the next micro-batch do not wait for them. This parameter implies `later`.
+            `later`. Running calls are cancelled. A cancelled call counts as an attempt only if it began in the first
+            half of the task's time. Rows that were not started are handled again at once. The rows of a key are handled
+            again in their order, but rows of the next micro-batch do not wait for them. This parameter implies `later`.
         batches: The sizes of batches, such as `Batches(100, linger=0.1)`. The handler then gets a list of rows of one
-            key, or of any rows with `key=None`, and a list of contexts if it takes a second argument. It returns a list
-            with a result for each row, or one result for all rows. It can raise a `BatchError` that names the rows that
-            failed.
+            key, or of any rows with `key=None`, and a list of contexts if it takes a second argument. The handler
+            returns a list with a result for each row, or one result for all rows. To fail only some of the rows, it
+            raises a `BatchError` that names them.
         arrow_columns: The columns that a handler of `batches` gets as a `pyarrow.RecordBatch`, in place of a list of
-            rows. It returns an Array with a result for each row, or a RecordBatch or Table whose columns are the fields
-            of the schema.
+            rows. The handler returns an Array with a result for each row, or a RecordBatch or Table whose columns are
+            the fields of the schema.
         adaptive: Whether each task adapts how many rows it handles at a time. The task begins with a few rows. It
             handles more, up to `max_concurrency`, as long as this increases the throughput, and fewer if more rows
             would only increase the latency.
         on_time_limit: A function that is called with the row if its call exceeds the `time_limit`, and that returns the
             row's result. The row is then `ok`, and is not tried again. The function must be quick. If it raises, the
-            attempt has failed with that error. It is not called if the handler cannot be interrupted, or if its call is
-            still running at the deadline.
+            attempt has failed with that error. The function is not called if the handler cannot be interrupted, or if
+            the handler's call is still running at the deadline.
         lifespan: A function that returns a context manager, async or not, for an object that all calls in a Python
             worker share, such as a database pool. Calls find the object that it yields in `context.state`. The context
             manager is entered before the worker's first row, and exited when the worker's process ends, after many

@@ -255,7 +255,7 @@ def _fields(kind: pa.DataType) -> Sequence[pa.Field]:
 
 
 def _lacking(array: pa.Array, name: str) -> str | None:
-    """Return the name of a field that is null but must not be, or None. Spark's Java side would fail on such an array.
+    """Return the name of a field that must not be null but is, or None. Spark's Java side would fail on such an array.
 
     Arrow itself does not check this.
     """
@@ -359,7 +359,8 @@ def _datetime(value: Any) -> datetime:
 
 
 def _aware(zone: str, known: tzinfo | None, value: Any) -> datetime:
-    """Return a time with a time zone. A time without one gets the session's, because Arrow would take it as UTC."""
+    """Return a time with its own time zone, or with the session's, because Arrow would take a time without one as
+    UTC."""
     at = _datetime(value)
     if at.utcoffset() is not None:
         return at

@@ -38,7 +38,7 @@ _KINDS = (
 
 
 def is_key(kind: DataType) -> bool:
-    """Return whether a column of this type can be part of a key, because equal values have equal keys.
+    """Return whether a column of this type can be part of a key. Equal values must have equal keys.
 
     Equal VARIANTs, and equal strings with a collation, can have different keys.
     """

@@ -248,7 +248,8 @@ class Stage:
     def _begin(self, job: Job) -> Sequence[Any]:
         """Return the attempts of a job for which the handler must be called, or no attempts after the deadline.
 
-        Rows behind a row of their key that parks them or is handled again later are left out.
+        Leaves out rows that must not be handled, because an earlier row of their key parks them or is itself handled
+        again later.
         """
         self._running.begin(job, asyncio.current_task() if self._is_async else None)
         if self._dispatch.ending or self._deadline.is_over():
@@ -260,7 +261,7 @@ class Stage:
         return attempts
 
     def _called(self, job: Job) -> Sequence[Any]:
-        """Return the attempts of a job, leaving out rows behind a row of their key that parks or delays them."""
+        """Return the attempts of a job, without those at rows that an earlier row of their key parks or delays."""
         lane = job[0].lane
         if lane not in self._parks and lane not in self._returned:
             return job
