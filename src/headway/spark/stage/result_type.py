@@ -359,8 +359,7 @@ def _datetime(value: Any) -> datetime:
 
 
 def _aware(zone: str, known: tzinfo | None, value: Any) -> datetime:
-    """Return a time with its own time zone, or with the session's, because Arrow would take a time without one as
-    UTC."""
+    """Return a time with its own time zone, or the session's. Arrow would take a time without a zone as UTC."""
     at = _datetime(value)
     if at.utcoffset() is not None:
         return at
