@@ -45,7 +45,7 @@ class SchedulingTimes:
 
     def __init__(self) -> None:
         self._latest = 0
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects `_latest`
 
     def next(self, at: int) -> int:
         """Return the time of scheduling for a record that is scheduled when the clock shows `at`, in milliseconds."""

@@ -64,7 +64,7 @@ class FailureLog:
         self._tracebacks = tracebacks or Tracebacks()
         self._log = log
         self._level = level
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects the failures that are not logged yet
         self._topics: dict[str, _TopicFailures] = {}
         self._totals_at: float | None = None  # when to log the next totals, or None while no failure is held back
         self._ended = False

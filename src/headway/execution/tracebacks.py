@@ -27,7 +27,7 @@ class Tracebacks:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects the places in the code whose traceback was logged
         self._logged: dict[_CodePlace, float] = {}
 
     def of(self, error: BaseException, now: float) -> ExcInfo | None:

@@ -50,7 +50,7 @@ class Callbacks:
         self._known: set[TopicPartition] = set()  # partitions that have been assigned and not yet been revoked or lost
         # New partitions, each with the future of its `on_assign` call.
         self._awaited: dict[TopicPartition, Future[None]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects the calls that wait
         self._queue: deque[_QueuedCall] = deque()
         self._is_working = False
         self._thread = 0  # the identifier of the thread that makes the calls, or 0 while no thread does

@@ -51,7 +51,7 @@ class UntakenOutputs:
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects the counts of outputs that the caller has not taken
         self._sizes = deque[int]()
         self._bytes = 0
         self._waits = False

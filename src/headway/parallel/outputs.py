@@ -236,7 +236,7 @@ class _UnstoredOutputs:
         self._left = count
         self._refused: BaseException | None = None
         self._dispatch = dispatch
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects `_left` and `_refused`
 
     def report(self, refused: BaseException | None) -> None:
         with self._lock:

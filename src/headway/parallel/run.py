@@ -59,7 +59,7 @@ class Run:
         self._wake = wake
         self._tenancy = tenancy
         self._joins_late = joins_late
-        self._state = threading.Lock()
+        self._state = threading.Lock()  # protects the flag that the run has begun
         self._runner: int | None = None  # the identifier of the thread that called `run`, or `close` before any run
         self._subscriptions: Sequence[LevelSubscription] = ()
         self._stop: tuple[bool, float] | None = None  # whether to drain, and the deadline; None until `stop` is called

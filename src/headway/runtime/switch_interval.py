@@ -18,7 +18,7 @@ class _Switching:
     """Sets the switch interval of the process. Restores the previous value when the last handler thread has ended."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects the number of threads
         self._threads = 0
         self._users = 0.0
 

@@ -28,7 +28,7 @@ class CircuitGate(Gate):
         self._circuit = Circuit(bounds)
         self._last_error: BaseException | None = None  # the failure that opened the circuit, until it is logged
         self._logged_open = False
-        self._logging = threading.Lock()
+        self._logging = threading.Lock()  # protects `_logged_open`
 
     @property
     def is_open(self) -> bool:

@@ -62,7 +62,7 @@ class _LogThrottle:
     """Limits how often log messages about the connections to each cluster are passed on."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects the times at which messages were logged
         self._last: dict[str, float] = {}
 
     def is_too_soon(self, about: str, now: float) -> bool:

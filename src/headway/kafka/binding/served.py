@@ -24,7 +24,7 @@ class Server:
 
     def forked(self) -> None:
         """Start without clients in a forked process, because the existing clients belong to the parent process."""
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects the list of clients
         self._clients: WeakSet[AdminClient] = WeakSet()
         self._thread: threading.Thread | None = None
 

@@ -45,7 +45,7 @@ class StartOffsets:
         self._consumer = client.consumer  # a client that replaces this consumer also replaces this `StartOffsets`
         self._ids = client.ids
         self._others = others
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # protects the requests and answers that the threads share
         # For each partition, the number of the latest call of `ask` with that partition.
         self._asked: dict[Partition, int] = {}
         self._questions = 0

@@ -35,8 +35,8 @@ _NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}
 
 _TIMED_OUT = {"_MSG_TIMED_OUT", "_TIMED_OUT"}
 
-_making_watchers = threading.Lock()
-_counting = threading.Lock()
+_making_watchers = threading.Lock()  # protects the creation of a future's `_Watchers`
+_counting = threading.Lock()  # protects the counts of records
 
 
 def _renew_locks() -> None:

@@ -42,7 +42,7 @@ class HeldRows:
         self._wake_at = _NEVER
         self._batches: dict[InputBatch, None] = {}  # the batches with rows that are not put out yet
         self._outcomes: deque[tuple[StageRow, RowOutcome]] = deque()
-        self._counting = threading.Lock()
+        self._counting = threading.Lock()  # protects the bytes of results
         self._result_bytes = 0  # the size of the results in `_outcomes`
         self._is_full = False
         self.received = self._emitted = 0
