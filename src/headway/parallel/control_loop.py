@@ -213,7 +213,7 @@ class ControlLoop:
         Waits until the given time, or for one second if that is later.
         """
         now = time.monotonic()
-        self.fetching.move_sought(min(until, now + _SEEKS_ANSWERED_WITHIN))
+        self.fetching.finish_seeks(min(until, now + _SEEKS_ANSWERED_WITHIN))
         self._leaves_until = max(until, now + _LEAST_FOR_COMMIT)
         for _ in self.commits.commit(None, self._leaves_until):
             pass

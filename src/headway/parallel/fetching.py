@@ -125,7 +125,7 @@ class Fetching:
         # The following attributes are used only while the lock is held.
         self.pauses = Pauses()
         self._holds = False  # True if the engine holds back paused partitions
-        self._sought: dict[TopicPartition, SeekTarget] = {}  # requested seeks that the control thread has not seen yet
+        self._seeks: dict[TopicPartition, SeekTarget] = {}  # requested seeks that the control thread has not seen yet
         # The failed attempts on partitions that have an unfinished seek.
         self._tried: dict[TopicPartition, Mapping[int, Tried]] = {}
 
@@ -150,7 +150,7 @@ class Fetching:
                     )
             self._tried |= {each: tried for each in targets if (tried := self._engine.tried(each))}
             self._engine.revoke(targets)
-            self._sought |= targets
+            self._seeks |= targets
 
     def hold(self) -> None:
         """Apply the current pauses. Records of paused partitions do not start; other partitions continue."""
@@ -237,7 +237,7 @@ class Fetching:
                 for partition in member.ends.keys() - self._starting.keys():
                     self._engine.advance(partition, member.ends.pop(partition))
         _raise_unless_fetching(member)
-        if self._starting or self._sought:
+        if self._starting or self._seeks:
             self._begin(level, member, now)
         return 0 < len(records) == demand
 
@@ -314,7 +314,7 @@ class Fetching:
         """
         awaited = self._callbacks.awaited() if self._starting else ()
         # `awaited` must be computed before this call, because `on_assign` can call `seek` before it returns.
-        self._take_sought(level, now)
+        self._take_seeks(level, now)
         partitions = [
             partition
             for partition, start in self._starting.items()
@@ -338,7 +338,7 @@ class Fetching:
                     fails = self._fails_on_invalid_metadata and not start.target
                     known = _known_of(member, partition, found, fails=fails)
                 if start.target:
-                    offset = self._sought_offset(start.target, partition, start, member)
+                    offset = self._seek_offset(start.target, partition, start, member)
                     if offset is None:
                         continue  # Kafka has not sent the target's offset yet
                     known = _Known(OffsetMap(offset), known.tried)
@@ -354,7 +354,7 @@ class Fetching:
                 start.not_before = ended_at + max(_LEAST_PAUSE, _PAUSE_FACTOR * (ended_at - began_at))
                 continue
             with self._lock:
-                if partition in self._sought:  # another thread has called `seek` in the meantime
+                if partition in self._seeks:  # another thread has called `seek` in the meantime
                     continue
                 # If the partition is new, its start offset is committed at once, because a later owner could not detect
                 # that the partition was new.
@@ -382,7 +382,7 @@ class Fetching:
         start.id_awaited_until = start.id_awaited_until or now + _ID_WAITED_FOR
         return now < start.id_awaited_until
 
-    def _sought_offset(
+    def _seek_offset(
         self, target: SeekTarget, partition: TopicPartition, start: _Starting, member: LevelConsumer
     ) -> int | None:
         """Return the offset of a seek's target, or None if Kafka has not answered yet.
@@ -401,15 +401,15 @@ class Fetching:
             start.asked = None
         return offset
 
-    def _take_sought(self, level: int, now: float) -> None:
+    def _take_seeks(self, level: int, now: float) -> None:
         """Take the requested seeks of a level, so that `_begin` adds the partitions to the engine at the targets."""
-        if not self._sought:
+        if not self._seeks:
             return
         with self._lock:
-            sought = {each: target for each, target in self._sought.items() if each.level == level}
-            for partition in sought:
-                del self._sought[partition]
-        for partition, target in sought.items():
+            seeks = {each: target for each, target in self._seeks.items() if each.level == level}
+            for partition in seeks:
+                del self._seeks[partition]
+        for partition, target in seeks.items():
             start = self._starting.setdefault(partition, _Starting())
             start.forget()
             start.target, start.not_before, start.whatever_runs_at = target, 0.0, now + self._patience
@@ -440,16 +440,16 @@ class Fetching:
     def partitions(self) -> list[TopicPartition]:
         """Return all partitions of this consumer, including partitions that are not in the engine yet."""
         with self._lock:
-            return list({*self._engine.assigned(), *self._starting, *self._sought})
+            return list({*self._engine.assigned(), *self._starting, *self._seeks})
 
-    def move_sought(self, until: float) -> None:
+    def finish_seeks(self, until: float) -> None:
         """Carry out unfinished seeks at the end of the run, so that the last commit includes their offsets.
 
         Requests the offsets of all targets from Kafka at the same time, and waits for the answers until the given time.
         """
         with self._lock:
             targets = {partition: start.target for partition, start in self._starting.items() if start.target}
-            targets |= self._sought
+            targets |= self._seeks
         asked = {
             each: target.ask(self._levels.of(each), each, until - time.monotonic()) for each, target in targets.items()
         }
@@ -481,7 +481,7 @@ class Fetching:
                 return error
             if offset is not None:
                 with self._lock:
-                    self._sought.pop(partition, None)
+                    self._seeks.pop(partition, None)
                     self._assign(self._levels.of(partition), partition, _Known(OffsetMap(offset)), moved=True)
                 self._starting.pop(partition, None)
                 del asked[partition]
@@ -491,7 +491,7 @@ class Fetching:
         """Forget these partitions. Their uncommitted records then count as not done."""
         with self._lock:
             self._engine.revoke(partitions)
-            targets = {partition: self._sought.pop(partition, None) for partition in partitions}
+            targets = {partition: self._seeks.pop(partition, None) for partition in partitions}
             for partition in partitions:
                 self._tried.pop(partition, None)
         for partition in partitions:

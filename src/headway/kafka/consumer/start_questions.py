@@ -58,7 +58,7 @@ class StartOffset(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Sought:
+class _Lookup:
     """A partition whose start is being looked up, with the state of its requests."""
 
     number: int  # the number of the latest call of `StartOffsets.ask` with this partition
@@ -75,7 +75,7 @@ class _Sought:
 
 class _Asked(NamedTuple):
     question: Question[FoundCommits] | Question[FoundOffsets]
-    sought: Mapping[Partition, _Sought]
+    lookups: Mapping[Partition, _Lookup]
     at: float
 
 
@@ -106,7 +106,7 @@ class StartQuestions:
         self._wake_fd = wake_fd
         self._may_reset = may_reset
         self._fail = fail
-        self._sought: dict[Partition, _Sought] = {}
+        self._lookups: dict[Partition, _Lookup] = {}
         self._open: list[_Asked] = []
         self._warned_at = -_WARN_AGAIN_AFTER
 
@@ -118,8 +118,8 @@ class StartQuestions:
         `asked` maps each partition to the number of the latest call of `StartOffsets.ask` with that partition. Raises
         `ClosedError` if the member's client was closed.
         """
-        self._sought = {
-            each: known if (known := self._sought.get(each)) and known.number == number else _Sought(number)
+        self._lookups = {
+            each: known if (known := self._lookups.get(each)) and known.number == number else _Lookup(number)
             for each, number in asked.items()
         }
         found: dict[Partition, StartOffset] = {}
@@ -141,7 +141,7 @@ class StartQuestions:
 
     def next_turn(self) -> float | None:
         """Return when to call `turn` again if no answer arrives, or None if nothing is due."""
-        due = [each.not_before for each in self._sought.values() if not each.is_asked]
+        due = [each.not_before for each in self._lookups.values() if not each.is_asked]
         silent = [about.at + _SILENT for about in self._open]
         return min(due + silent, default=None)
 
@@ -150,7 +150,7 @@ class StartQuestions:
         for about in self._open:
             about.question.forget()
         self._open.clear()
-        self._sought.clear()
+        self._lookups.clear()
 
     def close(self) -> None:
         """Abandon all requests, and close the second client."""
@@ -159,8 +159,8 @@ class StartQuestions:
 
     # Requests
 
-    def _due(self, now: float) -> dict[Partition, _Sought]:
-        return {each: about for each, about in self._sought.items() if not about.is_asked and about.not_before <= now}
+    def _due(self, now: float) -> dict[Partition, _Lookup]:
+        return {each: about for each, about in self._lookups.items() if not about.is_asked and about.not_before <= now}
 
     def _ask_for_commits(self, now: float, found: dict[Partition, StartOffset]) -> None:
         due = {each: about for each, about in self._due(now).items() if not about.is_looked_up}
@@ -194,17 +194,17 @@ class StartQuestions:
             within = max(about.leader_within for about in of_group.values())
             self._ask(ask_offsets(self._member, places, self._isolation, within, self._wake_fd), of_group, now)
 
-    def _place_of(self, partition: Partition, about: _Sought) -> int:
+    def _place_of(self, partition: Partition, about: _Lookup) -> int:
         if about.commit is not None or self._reset is None:
             return int(ck.OFFSET_END)
         return int(ck.OFFSET_BEGINNING) if self._is_new(*partition) else self._reset
 
     def _ask(
-        self, question: Question[FoundCommits] | Question[FoundOffsets], sought: Mapping[Partition, _Sought], now: float
+        self, question: Question[FoundCommits] | Question[FoundOffsets], lookups: Mapping[Partition, _Lookup], now: float
     ) -> None:
-        for about in sought.values():
+        for about in lookups.values():
             about.is_asked = True
-        self._open.append(_Asked(question, sought, now))
+        self._open.append(_Asked(question, lookups, now))
 
     # Answers
 
@@ -218,17 +218,17 @@ class StartQuestions:
         if isinstance(answer, KafkaError) and _code(answer) == ck.KafkaError.NOT_COORDINATOR:
             # The second client would send its next requests to the same broker: see docs/design/librdkafka.md.
             self._end_client_beside()
-        for partition, sought in about.sought.items():
-            sought.is_asked = False
+        for partition, lookup in about.lookups.items():
+            lookup.is_asked = False
             # Skip partitions that were forgotten or asked for again in the meantime.
-            if self._sought.get(partition) is sought:
+            if self._lookups.get(partition) is lookup:
                 told = answer if isinstance(answer, KafkaError) else answer.get(partition, _not_told(partition))
-                self._told(partition, sought, told, found, now)
+                self._told(partition, lookup, told, found, now)
 
     def _told(
         self,
         partition: Partition,
-        sought: _Sought,
+        lookup: _Lookup,
         told: CommittedOffset | int | KafkaError | None,
         found: dict[Partition, StartOffset],
         now: float,
@@ -236,22 +236,22 @@ class StartQuestions:
         if isinstance(told, int) and told < 0:  # the broker cannot determine the offset yet
             told = _not_told(partition)
         if isinstance(told, KafkaError):
-            self._failed(partition, sought, told, now)
+            self._failed(partition, lookup, told, now)
         elif isinstance(told, int):
-            found[partition] = StartOffset(told) if sought.commit is None else StartOffset(*sought.commit, told)
+            found[partition] = StartOffset(told) if lookup.commit is None else StartOffset(*lookup.commit, told)
         elif told is not None and not told[1]:
             found[partition] = StartOffset(*told)
         else:
-            sought.is_looked_up, sought.commit, sought.pause = True, told, _FIRST_PAUSE
+            lookup.is_looked_up, lookup.commit, lookup.pause = True, told, _FIRST_PAUSE
         if partition in found:
-            del self._sought[partition]
+            del self._lookups[partition]
 
-    def _failed(self, partition: Partition, sought: _Sought, error: KafkaError, now: float) -> None:
-        sought.not_before = now + sought.pause
-        sought.pause = min(2 * sought.pause, _LONGEST_PAUSE)
-        if sought.is_looked_up:
-            sought.alone = True
-            sought.leader_within = min(2 * sought.leader_within, _LEADERS_ANSWER_AT_LAST_WITHIN)
+    def _failed(self, partition: Partition, lookup: _Lookup, error: KafkaError, now: float) -> None:
+        lookup.not_before = now + lookup.pause
+        lookup.pause = min(2 * lookup.pause, _LONGEST_PAUSE)
+        if lookup.is_looked_up:
+            lookup.alone = True
+            lookup.leader_within = min(2 * lookup.leader_within, _LEADERS_ANSWER_AT_LAST_WITHIN)
         self._fail(error, partition[0])
 
     def _end_client_beside(self) -> None:
@@ -261,13 +261,13 @@ class StartQuestions:
         for about in [each for each in self._open if each.question.client is client]:
             about.question.forget()
             self._open.remove(about)
-            for sought in about.sought.values():
-                sought.is_asked = False
+            for lookup in about.lookups.values():
+                lookup.is_asked = False
         client.close()
 
     def _warn_if_slow(self, about: _Asked, now: float, bound: float) -> None:
-        since = min((each.asked_at for each in about.sought.values() if each.asked_at is not None), default=now)
-        is_about_commits = not any(each.is_looked_up for each in about.sought.values())
+        since = min((each.asked_at for each in about.lookups.values() if each.asked_at is not None), default=now)
+        is_about_commits = not any(each.is_looked_up for each in about.lookups.values())
         if not is_about_commits or now - since < bound or now - self._warned_at < _WARN_AGAIN_AFTER:
             return
         self._warned_at = now
@@ -276,7 +276,7 @@ class StartQuestions:
             "The coordinator may be overloaded, or it may delay its answers because this client exceeds a quota.",
             self._group,
             f"took {now - since:.1f} s to return" if bound == _SLOW else f"has not returned for {now - since:.0f} s",
-            len(about.sought),
+            len(about.lookups),
         )
 
 
