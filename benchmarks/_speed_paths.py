@@ -165,7 +165,7 @@ def spark(path: str) -> Callable[[str, str, int], float]:
     def measure(address: str, topic: str, count: int) -> float:
         import psutil  # noqa: PLC0415 - the others need not import it
 
-        from headway.spark import local_session, parallel_map  # noqa: PLC0415
+        from headway.spark import local_session, parallel_map  # noqa: PLC0415 - needs PySpark
 
         session = local_session("headway speed", {})
 

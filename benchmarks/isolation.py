@@ -104,7 +104,7 @@ def bare(servers: str, topic: str, seconds: float) -> tuple[Outcome, Outcome]:
             except BufferError:
                 time.sleep(0.0005)
 
-        send: Send = lambda told: producer.produce(f"{topic}-0", QUIET, on_delivery=told)  # noqa: E731
+        send: Send = lambda told: producer.produce(f"{topic}-0", QUIET, on_delivery=told)  # noqa: E731 - a typed name, used twice
         alone = audit(send, seconds)
         return alone, beside(flood, lambda: audit(send, seconds))
 
@@ -118,7 +118,7 @@ def apart(servers: str, topic: str, seconds: float) -> tuple[Outcome, Outcome]:
         producer.produce(f"{topic}-0", QUIET)
         producer.flush()
         floods.send(f"{topic}-flood", QUIET, partition=0).result()
-        send: Send = lambda told: producer.produce(f"{topic}-0", QUIET, on_delivery=told)  # noqa: E731
+        send: Send = lambda told: producer.produce(f"{topic}-0", QUIET, on_delivery=told)  # noqa: E731 - a typed name, used twice
         alone = audit(send, seconds)
         return alone, beside(
             lambda: void(floods.send(f"{topic}-flood", FLOOD, partition=0)), lambda: audit(send, seconds)

@@ -141,9 +141,8 @@ def main() -> None:
         filled_topics(address, filled, int(max(count for count, _ in PATHS.values()) * part))
         try:
             paths = [path for path in PATHS if arguments.paths in path]
-            # Not a comprehension: what was measured before an error is shown.
             for path in paths:
-                figures.append(measure(path, reference, address, rounds, part, filled))  # noqa: PERF401
+                figures.append(measure(path, reference, address, rounds, part, filled))  # noqa: PERF401 - keeps them on an error
         finally:
             show(figures, arguments.reference)
             if arguments.json:

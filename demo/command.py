@@ -104,9 +104,8 @@ def _by_priority(
 def _later_and_through_spark(
     servers: str, machine: Machine, options: argparse.Namespace, console: Console
 ) -> list[Promise]:
-    # PySpark takes a second to import, and step 1 does not need it.
-    from demo import pipeline  # noqa: PLC0415
-    from headway.spark.session.interruptible import beside  # noqa: PLC0415
+    from demo import pipeline  # noqa: PLC0415 - PySpark takes a second to import, and step 1 does not need it
+    from headway.spark.session.interruptible import beside  # noqa: PLC0415 - imports PySpark, too
 
     with beside(pipeline.session) as starting:  # Spark starts during step 2, which mostly waits
         made = _later(servers, options, console)
@@ -131,8 +130,8 @@ def _later(servers: str, options: argparse.Namespace, console: Console) -> list[
 def _through_spark(
     spark: "SparkSession", servers: str, machine: Machine, options: argparse.Namespace, console: Console
 ) -> list[Promise]:
-    from demo import pipeline  # noqa: PLC0415
-    from headway.spark.session.interruptible import interruptible  # noqa: PLC0415
+    from demo import pipeline  # noqa: PLC0415 - see `_later_and_through_spark`
+    from headway.spark.session.interruptible import interruptible  # noqa: PLC0415 - see `_later_and_through_spark`
 
     after = machine.follow_up_after(options.records)
     about = minutes(machine.seconds_after_sending(options.records))

@@ -53,7 +53,7 @@ def local_broker() -> str | None:
     from headway.broker import EXTRA  # noqa: PLC0415 - not needed if the user gives Kafka's address
 
     try:
-        from headway.broker.data_dir import default_data_dir, running_servers  # noqa: PLC0415
+        from headway.broker.data_dir import default_data_dir, running_servers  # noqa: PLC0415 - as above
 
         return running_servers(default_data_dir()) or running_servers(default_data_dir(ephemeral=True))
     except ModuleNotFoundError as error:  # without the extra `broker` no local broker can be running

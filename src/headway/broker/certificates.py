@@ -125,7 +125,7 @@ def _openssl(work: str, *arguments: str) -> bytes:
     Keys are passed in files, never as arguments, because other users can see the arguments of a process.
     """
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(  # noqa: S603 - the arguments are our own
             ["openssl", *arguments],  # noqa: S607 - the first openssl on the user's PATH
             cwd=work,
             stdin=subprocess.DEVNULL,

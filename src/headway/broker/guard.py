@@ -15,7 +15,7 @@ class Guard:
 
     def __init__(self, data_dir: Path) -> None:
         command = ["sh", "-c", _WAIT, "headway-guard", sys.executable, "-c", _STOP, str(data_dir)]
-        self._process = subprocess.Popen(  # noqa: S603
+        self._process = subprocess.Popen(  # noqa: S603 - the arguments are our own
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

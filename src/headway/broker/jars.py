@@ -60,7 +60,7 @@ def ensure_jars() -> list[Path]:
 def maven(progress: Any = None) -> "MavenContext":
     """Return a Maven client that uses the repositories from the user's jgo configuration and Headway's own cache."""
     from jgo.config import GlobalSettings  # noqa: PLC0415 - not needed once the jars are downloaded
-    from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415
+    from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415 - as above
 
     context = MavenContext(PythonResolver(progress_callback=progress), _repository(), timeout=30)
     context.remote_repos |= GlobalSettings.load().repositories

@@ -57,7 +57,7 @@ def installed_javas() -> Iterator[Path]:
 
 def _ask(java: Path) -> str:
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the arguments are our own
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stderr

@@ -221,7 +221,7 @@ class Dispatch:
                 self._finish(attempt, outputs, now)
             for attempt, error, verdict in judged:
                 for gate in self._gates:
-                    verdict = gate.judged(attempt, error, verdict, now)  # noqa: PLW2901
+                    verdict = gate.judged(attempt, error, verdict, now)  # noqa: PLW2901 - each gate can replace it
                 if self._fail(attempt, error, verdict, now):
                     ours.append((attempt, error, verdict))
             job = self._next(now)

@@ -87,8 +87,8 @@ def start(
     directories. docs/broker.md shows how to grant permissions.
     """
     from headway.broker import LocalBroker  # noqa: PLC0415 - see above
-    from headway.broker.data_dir import default_data_dir  # noqa: PLC0415
-    from headway.broker.lock import KAFKA_VERSION  # noqa: PLC0415
+    from headway.broker.data_dir import default_data_dir  # noqa: PLC0415 - as above
+    from headway.broker.lock import KAFKA_VERSION  # noqa: PLC0415 - as above
 
     begin = time.monotonic()
     started = LocalBroker(
@@ -144,7 +144,7 @@ def stop(data_dir: Path | None) -> None:
 def _brokers(data_dir: Path | None) -> list[LocalBroker]:
     """Return the broker in `data_dir`, or by default the brokers that `start` keeps in the user's directories."""
     from headway.broker import LocalBroker  # noqa: PLC0415 - see above
-    from headway.broker.data_dir import default_data_dir, read_description  # noqa: PLC0415
+    from headway.broker.data_dir import default_data_dir, read_description  # noqa: PLC0415 - as above
 
     if data_dir:
         return [LocalBroker.attach(data_dir)]

@@ -74,7 +74,7 @@ def run(
 
     def work(spark: Any) -> tuple[int | None, str]:
         from headway.pipelines import PipelineRun  # noqa: PLC0415 - needs PySpark
-        from headway.spark.report.file import write_report  # noqa: PLC0415
+        from headway.spark.report.file import write_report  # noqa: PLC0415 - needs PySpark
 
         running = PipelineRun(spark, connection.config, chosen, count, str(directory), not forever, dict(own))
         function(running)

@@ -21,7 +21,7 @@ def hold_streams() -> None:
     for number, (name, flags, mode) in enumerate(_STREAMS):
         if getattr(sys, name) is None:
             _point(number, flags)
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - stays open until the process ends
 
 
 _IN_ASCII = str.maketrans({"█": "#", "▓": "+", "▒": "=", "░": "-", "…": "...", "·": "."})

@@ -22,7 +22,7 @@ class Column(NamedTuple):
 def show_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> None:
     """Print a table to stdout. The table is as wide as its content, unless the terminal is narrower."""
     from rich.console import Console  # noqa: PLC0415 - slow to import, and often there is nothing to show
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415 - as above
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, justify, overflow, no_wrap in columns:

@@ -19,8 +19,8 @@ def on_spark(name: str, master: str | None, work: Callable[[Any], T], *, for_lon
     """Run `work(session)` on this machine or on a cluster, and return its result. Ctrl-C ends the work at once."""
     try:
         from headway.spark import local_session  # noqa: PLC0415 - an extra, and slow to import
-        from headway.spark.session.error_messages import our_sentence  # noqa: PLC0415
-        from headway.spark.session.interruptible import interruptible  # noqa: PLC0415
+        from headway.spark.session.error_messages import our_sentence  # noqa: PLC0415 - as above
+        from headway.spark.session.interruptible import interruptible  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         raise ConfigError(f"This command needs Spark: {how_to_install('spark')}.") from error
 

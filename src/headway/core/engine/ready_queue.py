@@ -181,7 +181,7 @@ class TenantQueue(ReadyQueue[R]):
     def leave(self, attempt: Attempt[R], batch: AttemptBatch[R] | None, now: float) -> None:
         """Free the slot of an attempt that ended, or of its batch if this was the last attempt of the batch to end."""
         super().leave(attempt, batch, now)
-        assert self.tenants is not None  # noqa: S101
+        assert self.tenants is not None  # noqa: S101 - for the type checker
         attempts = batch.attempts if batch else (attempt,)
         for each in attempts:
             self.tenants.end(each.tenant, (now - each.started) / len(attempts), each.charged)

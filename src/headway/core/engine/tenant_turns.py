@@ -120,7 +120,7 @@ class TenantTurns(Generic[R]):
     def first_time(self) -> float:
         """Return the virtual time of the tenant whose turn it is. At least one tenant must have ready attempts."""
         tenant = self._by_time.first()
-        assert tenant is not None  # noqa: S101
+        assert tenant is not None  # noqa: S101 - the callers make sure of it
         return tenant.account.time
 
     def first(self, only_of: Assignment[R] | None = None) -> Attempt[R] | None:
@@ -134,7 +134,7 @@ class TenantTurns(Generic[R]):
         With `only_of`, the call considers only attempts of this assignment.
         """
         tenant = self._first(only_of)
-        assert tenant is not None  # noqa: S101
+        assert tenant is not None  # noqa: S101 - the callers make sure of it
         attempt = tenant.turns.take(only_of)
         self.ready -= 1
         attempt.charged = self._accounts.start(tenant.account, in_turn=only_of is None)

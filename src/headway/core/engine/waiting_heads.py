@@ -35,15 +35,14 @@ class WaitingHeads(Generic[R]):
     def __init__(self, levels: Sequence[Entrance[R]], orders: Iterator[int]) -> None:
         self._levels = levels
         self._orders = orders
-        self.entries: list[
-            tuple[float, int, Attempt[R]]
-        ] = []  # a heap, ordered by the time until which each head waits
+        # A heap, ordered by the time until which each head waits.
+        self.entries: list[tuple[float, int, Attempt[R]]] = []
         self._outdated = 0  # an upper bound on the number of outdated entries
         self.batching: Batching[R] | None = None
 
     def take_in(self, heads: Sequence[Attempt[R]], attempts: Sequence[Attempt[R]], now: float) -> None:
         """Add received records, and make the heads among them wait for their batches to fill."""
-        assert self.batching is not None  # noqa: S101
+        assert self.batching is not None  # noqa: S101 - for the type checker
         behind = set(attempts).difference(heads)
         # The heads come last: a new head also counts the records behind it, so adding these afterwards would count them
         # twice.

@@ -154,8 +154,14 @@ class LevelConsumers:
         """
         if partitions is None:
             members = self._members if level is None else [self[level]]
-            fits = lambda one: topic in (None, one.topic) and level in (None, one.level)  # noqa: E731
-            return {member: set(filter(fits, member.membership.assigned)) for member in members}
+            return {
+                member: {
+                    each
+                    for each in member.membership.assigned
+                    if topic in (None, each.topic) and level in (None, each.level)
+                }
+                for member in members
+            }
         by_member: dict[LevelConsumer, set[TopicPartition]] = {}
         for partition in partitions:
             by_member.setdefault(self.of(partition), set()).add(partition)

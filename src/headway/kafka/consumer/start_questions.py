@@ -200,7 +200,10 @@ class StartQuestions:
         return int(ck.OFFSET_BEGINNING) if self._is_new(*partition) else self._reset
 
     def _ask(
-        self, question: Question[FoundCommits] | Question[FoundOffsets], lookups: Mapping[Partition, _Lookup], now: float
+        self,
+        question: Question[FoundCommits] | Question[FoundOffsets],
+        lookups: Mapping[Partition, _Lookup],
+        now: float,
     ) -> None:
         for about in lookups.values():
             about.is_asked = True

@@ -87,8 +87,9 @@ class ControlTopic:
         reports: list[ck.KafkaError | None] = []
         own = {"message.timeout.ms": int(BROKER_ANSWERS_WITHIN * 1000)}
         producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
-        report = lambda error, _: reports.append(error)  # noqa: E731
-        producer.produce(self._topic, word, run.encode(), partition=0, on_delivery=report)
+        producer.produce(
+            self._topic, word, run.encode(), partition=0, on_delivery=lambda error, _: reports.append(error)
+        )
         producer.flush()  # returns when the report has arrived, after at most message.timeout.ms
         producer.close()
         for error in filter(None, reports):

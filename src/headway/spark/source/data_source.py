@@ -100,6 +100,6 @@ record in its partition |
         """Return the writer for `df.write`, which `headway.spark.sink.writers` describes."""
         return batch_writer(schema, self.options, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return the writer for `df.writeStream`, which `headway.spark.sink.writers` describes."""
         return stream_writer(schema, self.options)

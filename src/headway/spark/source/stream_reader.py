@@ -29,23 +29,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark sends this object to its tasks, so the planner is only created where it is needed, on the driver.
         self._planner: BatchPlanner | None = None
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the start of a query without a checkpoint."""
         with one_sentence():
             return self._plan().initial().to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the maximum number of records in a micro-batch, from maxRecordsPerTrigger and targetTriggerTime."""
         with one_sentence():
             most = self._options.most_records
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Set the end of the query, so that it reads only the records that exist now."""
         with one_sentence():
             self._plan().stop_at_what_is_there()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the next micro-batch. The levels share the limit.
 
         Raises `KafkaError` if Kafka no longer has the next offsets, unless failOnDataLoss is false.
@@ -54,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limited = not isinstance(limit, ReadAllAvailable)
             return self._plan().next(StreamOffset.from_json(start, self._options.naming), limited=limited).to_json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the end offsets that the last call of `latestOffset` found. Spark shows them with the progress.
 
         For each level, the result also contains how long the oldest record that is not in the micro-batch has been
