@@ -214,11 +214,11 @@ def _minutes(delay: float | None) -> str:
 
 def _draw(destinations: list[Row], visibility: list[Row], path: Path) -> Path:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    left, permission = figure.subplots(1, 2)
     known = [row for row in reversed(destinations) if row["delay"] is not None]
     left.barh([row["dest"] for row in known], [row["delay"] for row in known])
     left.set(title="Mean arrival delay, most frequent destinations", xlabel="minutes")
-    right.bar([row["miles"] for row in visibility], [row["delay"] for row in visibility])
-    right.set(title="Mean departure delay by visibility", xlabel="miles", ylabel="minutes")
+    permission.bar([row["miles"] for row in visibility], [row["delay"] for row in visibility])
+    permission.set(title="Mean departure delay by visibility", xlabel="miles", ylabel="minutes")
     figure.savefig(path, dpi=120)
     return path

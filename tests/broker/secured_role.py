@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from headway.broker import LocalBroker
 from headway.broker.certificates import Authority
-from headway.core.rights import Right
+from headway.core.permissions import Permission
 from headway.kafka.acls import Acl
 from headway.kafka.admin import Admin
 from headway.kafka.reading.unjoined_consumer import OURS
@@ -42,13 +42,15 @@ class SecuredUser:
         """The file for `--config-file`."""
         return self.broker.config_file(self.name)
 
-    def revoke(self, right: Right) -> None:
+    def revoke(self, permission: Permission) -> None:
         """Take a right away."""
-        self.broker.revoke(self.name, right.operation, right.resource, right.name, prefixed=right.prefixed)
+        self.broker.revoke(
+            self.name, permission.operation, permission.resource, permission.name, prefixed=permission.prefixed
+        )
 
-    def grant(self, *rights: Right) -> None:
+    def grant(self, *permissions: Permission) -> None:
         """Give rights."""
-        *first, last = rights
+        *first, last = permissions
         acls = [Acl(self.name, each.operation, each.resource, each.name, each.prefixed).binding() for each in first]
         if acls:
             # Kept: what a client that is gone was asked fails.
@@ -69,11 +71,11 @@ class SecuredUser:
         return [what for what in denied if f"Group:LITERAL:{OURS['group.id']} " not in what]
 
 
-def user_with(broker: LocalBroker, rights: Iterable[Right]) -> SecuredUser:
+def user_with(broker: LocalBroker, permissions: Iterable[Permission]) -> SecuredUser:
     """Make a user that has these rights and no others."""
     name = f"user-{uuid.uuid4().hex[:8]}"
     user = SecuredUser(broker, name, broker.add_user(name))
-    user.grant(*rights)
+    user.grant(*permissions)
     return user
 
 

@@ -487,8 +487,8 @@ def test_a_step_of_the_relays_clock_changes_nothing(
     with cluster.scheduler() as scheduler, cluster.relay():
         dues = {b"%d" % i: scheduler.send_later(b"%d" % i, b"v", cluster.target, 1 + 0.02 * i).due for i in range(100)}
         scheduler.flush()
-        right = time.time
-        monkeypatch.setattr(time, "time", lambda: right() + step)
+        permission = time.time
+        monkeypatch.setattr(time, "time", lambda: permission() + step)
         found = cluster.wait_for(100)
     assert_not_early(found, dues)
 

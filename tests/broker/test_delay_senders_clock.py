@@ -27,8 +27,8 @@ WAYS = ("scheduler", "recurring", "async", "moved", "producer", "transaction", "
 
 
 def put_clock_to(step: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = time.time
-    monkeypatch.setattr(time, "time", lambda: right() + step)
+    permission = time.time
+    monkeypatch.setattr(time, "time", lambda: permission() + step)
 
 
 def send(cluster: DelayCluster) -> None:

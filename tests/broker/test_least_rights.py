@@ -28,11 +28,11 @@ from headway import (
 from headway.broker import LocalBroker
 from headway.core.delay.changes import Settled
 from headway.core.delay.ladder import Ladder
-from headway.core.rights import Right
-from headway.core.roles import rights_of
+from headway.core.permissions import Permission
+from headway.core.roles import permissions_of
 from headway.delay.pending import read_pending
 from headway.delay.topics import create_topics
-from headway.kafka.own_rights import OwnRights, Presence
+from headway.kafka.own_permissions import OwnPermissions, Presence
 from tests.broker.delay_cluster import QUICK, wait_until
 from tests.broker.secured_role import AUDITED, SecuredUser, create, user_with
 
@@ -59,7 +59,7 @@ def name() -> str:
 def user_of(broker: LocalBroker, role: str, cases: Collection[str] = (), **names: str | Sequence[str]) -> SecuredUser:
     """A user with the rights of a role, `names` in place of those in `<>`."""
     listed = {key.replace("_", " "): [of] if isinstance(of, str) else of for key, of in names.items()}
-    return user_with(broker, rights_of(role, cases, listed))
+    return user_with(broker, permissions_of(role, cases, listed))
 
 
 def records(broker: LocalBroker, topic: str, count: int) -> list[Any]:
@@ -229,7 +229,7 @@ def bill(record, context):
     create(broker, f"{name}-0", f"{name}-1", f"{name}-dead")
     fill(broker, f"{name}-1", 3)
     said = CliRunner().invoke(cli.headway, ["acls", "worker", module, "--principal", "User:any", "--json"]).stdout
-    user = user_with(broker, map(right_of, json.loads(said)["rights"]))
+    user = user_with(broker, map(permission_of, json.loads(said)["permissions"]))
     command = [str(Path(sys.executable).with_name("headway")), "worker", module, "--config-file"]
     process = subprocess.Popen([*command, str(user.config_file)], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     try:
@@ -328,7 +328,7 @@ def test_the_commands_for_topics_offsets_and_dead_letters_need_what_the_page_say
 def test_a_right_on_a_group_that_is_missing_is_told_and_not_waited_for(broker: LocalBroker, name: str) -> None:
     create(broker, name)
     fill(broker, name, 1)
-    user = user_with(broker, [Right("Read", "Topic", name)])
+    user = user_with(broker, [Permission("Read", "Topic", name)])
     said = headway(user, "dead", "list", name, code=1).output
     assert (
         f"The group headway-dead-{name} cannot be described: this client is not authorized. Grant Describe on it"
@@ -337,16 +337,16 @@ def test_a_right_on_a_group_that_is_missing_is_told_and_not_waited_for(broker: L
     assert 1 <= len(user.denied()) < 5
 
 
-def right_of(described: Mapping[str, str]) -> Right:
+def permission_of(described: Mapping[str, str]) -> Permission:
     words = described["operation"], described["resource"], described["name"]
-    return Right(*words, described["pattern"] == "prefixed")
+    return Permission(*words, described["pattern"] == "prefixed")
 
 
 # --check
 
 
 def test_check_says_what_is_missing_and_its_exit_code_too(broker: LocalBroker, name: str) -> None:
-    topic, group = Right("Read", "Topic", name), Right("Read", "Group", f"{name}-g")
+    topic, group = Permission("Read", "Topic", name), Permission("Read", "Group", f"{name}-g")
     create(broker, name)
     user = user_with(broker, [topic, group])
     asked = ("acls", "consumer", name, "--group", f"{name}-g", "--check")
@@ -354,35 +354,35 @@ def test_check_says_what_is_missing_and_its_exit_code_too(broker: LocalBroker, n
     user.revoke(group)
     assert headway(user, *asked, code=1).stdout == f"missing: {group}\n"
     said = json.loads(headway(user, *asked, "--json", code=1).stdout)
-    assert [(right_of(each), each["held"]) for each in said["rights"]] == [(topic, True), (group, False)]
+    assert [(permission_of(each), each["held"]) for each in said["permissions"]] == [(topic, True), (group, False)]
 
 
 @pytest.mark.slow
 def test_check_finds_each_right_that_is_missing(broker: LocalBroker, name: str) -> None:
     create(broker, f"{name}-target")
     delayed(broker, name)
-    rights = rights_of("relay", [], {"scheduler": [name], "topic": [f"{name}-target"]})
-    user = user_with(broker, rights)
-    assert {answer.held for answer in OwnRights(user.config).check(rights)} == {Presence.YES}
-    for right in rights:
-        user.revoke(right)
-        [answer] = OwnRights(user.config).check([right])
-        assert (answer.right, answer.held) == (right, Presence.NO)
-        user.grant(right)
+    permissions = permissions_of("relay", [], {"scheduler": [name], "topic": [f"{name}-target"]})
+    user = user_with(broker, permissions)
+    assert {answer.held for answer in OwnPermissions(user.config).check(permissions)} == {Presence.YES}
+    for permission in permissions:
+        user.revoke(permission)
+        [answer] = OwnPermissions(user.config).check([permission])
+        assert (answer.permission, answer.held) == (permission, Presence.NO)
+        user.grant(permission)
 
 
 def test_check_says_what_cannot_be_known(broker: LocalBroker, name: str) -> None:
-    may_see = Right("Describe", "Topic", name)
-    user = user_with(broker, [may_see, Right("Create", "Topic", f"{name}-", prefixed=True)])
-    rights = [
-        Right("Write", "Topic", name),
-        Right("Write", "TransactionalId", name),
-        Right("Write", "Topic", f"{name}-line-", prefixed=True),
-        Right("Create", "Topic", f"{name}-", prefixed=True),
-        Right("Create", "Topic", f"{name}-new"),
-        Right("Create", "Topic", f"{name}.new"),
+    may_see = Permission("Describe", "Topic", name)
+    user = user_with(broker, [may_see, Permission("Create", "Topic", f"{name}-", prefixed=True)])
+    permissions = [
+        Permission("Write", "Topic", name),
+        Permission("Write", "TransactionalId", name),
+        Permission("Write", "Topic", f"{name}-line-", prefixed=True),
+        Permission("Create", "Topic", f"{name}-", prefixed=True),
+        Permission("Create", "Topic", f"{name}-new"),
+        Permission("Create", "Topic", f"{name}.new"),
     ]
-    answers = OwnRights(user.config).check(rights)
+    answers = OwnPermissions(user.config).check(permissions)
     unknown = Presence.UNKNOWN
     assert [answer.held for answer in answers] == [unknown, unknown, unknown, Presence.YES, Presence.YES, Presence.NO]
     assert "the topic does not exist" in answers[0].reason

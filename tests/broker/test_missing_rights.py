@@ -31,7 +31,7 @@ from headway import (
 )
 from headway.broker import LocalBroker
 from headway.core.delay.ladder import FIRST_DELAYS
-from headway.core.rights import Right
+from headway.core.permissions import Permission
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import create_topics
 from headway.errors import AuthorizationError, DeliveryRefusedError, FetchRefusedError, HeadwayError
@@ -154,7 +154,7 @@ class Command(NamedTuple):
     """A command line, the rights that it needs, and those of which the sentence may name another operation."""
 
     arguments: str
-    rights: list[Grant]
+    permissions: list[Grant]
     lines: bytes = b""
     own_words: tuple[str, ...] = ()
 
@@ -204,9 +204,9 @@ def test_a_command_with_one_right_less_says_which_and_changes_nothing(name: str,
         arguments = command.arguments.replace("{}", user.name).split()
         return CliRunner().invoke(cli.headway, [*arguments, "--config-file", str(user.file)], input=command.lines)
 
-    user.grant(*command.rights, Grant("Describe", "Group", "{}"))
+    user.grant(*command.permissions, Grant("Describe", "Group", "{}"))
     topics = own_topics(cluster)
-    for missing in command.rights:
+    for missing in command.permissions:
         user.revoke(missing)
         began = time.monotonic()
         done = run()
@@ -620,8 +620,8 @@ def test_every_right_that_a_relay_loses_costs_nothing_but_time(
 
 def test_the_sentence_names_the_user_where_the_settings_say_it(user: User, cluster: Cluster) -> None:
     cluster.create(f"{user.name}-0")
-    right = Right("Read", "Topic", f"{user.name}-0")
+    permission = Permission("Read", "Topic", f"{user.name}-0")
     with pytest.raises(AuthorizationError, match=f"Grant Read on it to User:{user.name} "):
-        Admin(user.config).require([right])
+        Admin(user.config).require([permission])
     certificate: Mapping[str, Any] = {key: value for key, value in user.config.items() if not key.startswith("sasl")}
-    assert "to the principal of this client" in right.missing(certificate)
+    assert "to the principal of this client" in permission.missing(certificate)

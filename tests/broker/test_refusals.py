@@ -54,7 +54,7 @@ def cluster(broker: LocalBroker) -> DelayCluster:
     return DelayCluster(broker.bootstrap_servers)
 
 
-class Rights:
+class Permissions:
     """Takes topics, or the right to write to them, away and gives them back."""
 
     def __init__(self, admin: AdminClient) -> None:
@@ -94,8 +94,8 @@ class Rights:
 
 
 @pytest.fixture
-def rights(cluster: DelayCluster) -> Rights:
-    return Rights(cluster.admin)
+def permissions(cluster: DelayCluster) -> Permissions:
+    return Permissions(cluster.admin)
 
 
 def keys_of(messages: list[Any]) -> Counter[str]:
@@ -108,10 +108,10 @@ def keys_of(messages: list[Any]) -> Counter[str]:
 @WAYS
 @MODES
 def test_a_dead_letter_that_cannot_be_stored_waits_in_the_lines_and_all_others_arrive_once(
-    cluster: DelayCluster, rights: Rights, mode: str, way: str, caplog: pytest.LogCaptureFixture
+    cluster: DelayCluster, permissions: Permissions, mode: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead, count = cluster.names.dead, 60
-    rights.take(dead, way)
+    permissions.take(dead, way)
     cluster.put(cluster.names.delay_topic(1000), b"bare", b"v", [("own", b"header")])
     bad = [f"lost-{number}" for number in range(5)]
     with cluster.scheduler() as scheduler:
@@ -125,7 +125,7 @@ def test_a_dead_letter_that_cannot_be_stored_waits_in_the_lines_and_all_others_a
             seen = relay.counts["rounds"]
             wait_until(lambda: relay.counts["rounds"] > seen + 1)  # of letters that come again
         with cluster.relay(mode=mode):  # another one finds them where they are
-            rights.give_back(dead, way)
+            permissions.give_back(dead, way)
             letters = cluster.wait_for(len(bad) + 1, dead)
     assert keys_of(cluster.read()) == Counter(map(str, range(count)))
     assert keys_of(letters) == Counter([*bad, "bare"])
@@ -143,19 +143,19 @@ def test_a_dead_letter_that_cannot_be_stored_waits_in_the_lines_and_all_others_a
 
 @MODES
 def test_a_right_to_write_dead_letters_that_is_lost_while_a_relay_runs_costs_nothing_but_time(
-    cluster: DelayCluster, rights: Rights, mode: str
+    cluster: DelayCluster, permissions: Permissions, mode: str
 ) -> None:
     dead = cluster.names.dead
     with cluster.scheduler() as scheduler, cluster.relay(mode=mode):
         scheduler.send_later("lost-0", b"v", "no-such-topic", 0.1)
         cluster.wait_for(1, dead)
-        rights.take(dead, "forbidden")
+        permissions.take(dead, "forbidden")
         for number in range(40):
             scheduler.send_later(f"{number}", b"v", cluster.target, 0.2 + number / 40)
             if number % 8 == 0:
                 scheduler.send_later(f"lost-{number + 1}", b"v", "no-such-topic", 0.2 + number / 40)
         cluster.wait_for(40)
-        rights.give_back(dead, "forbidden")
+        permissions.give_back(dead, "forbidden")
         letters = cluster.wait_for(6, dead)
     assert keys_of(cluster.read()) == Counter(map(str, range(40)))
     assert keys_of(letters) == Counter(["lost-0", *(f"lost-{number + 1}" for number in range(0, 40, 8))])
@@ -164,11 +164,11 @@ def test_a_right_to_write_dead_letters_that_is_lost_while_a_relay_runs_costs_not
 @pytest.mark.slow
 @MODES
 def test_a_target_that_may_not_be_written_makes_dead_letters_and_keeps_no_other_waiting(
-    cluster: DelayCluster, rights: Rights, mode: str
+    cluster: DelayCluster, permissions: Permissions, mode: str
 ) -> None:
     forbidden = f"{cluster.target}-forbidden"
     cluster.create_target(forbidden)
-    rights.take(forbidden, "forbidden")
+    permissions.take(forbidden, "forbidden")
     with cluster.scheduler() as scheduler, cluster.relay(mode=mode):
         for number in range(40):
             scheduler.send_later(f"{number}", b"v", forbidden if number % 4 == 0 else cluster.target, 0.5)
@@ -180,9 +180,9 @@ def test_a_target_that_may_not_be_written_makes_dead_letters_and_keeps_no_other_
 
 @MODES
 def test_an_answer_that_may_not_be_written_is_left_out_and_its_command_carried_out(
-    cluster: DelayCluster, rights: Rights, mode: str, caplog: pytest.LogCaptureFixture
+    cluster: DelayCluster, permissions: Permissions, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rights.take(cluster.names.answers, "forbidden")
+    permissions.take(cluster.names.answers, "forbidden")
     with cluster.scheduler() as scheduler, cluster.relay(mode=mode), caplog.at_level(logging.WARNING, "headway"):
         handles = [scheduler.send_later(f"{number}", b"v", cluster.target, 2.0) for number in range(20)]
         for handle in handles[:3]:
@@ -240,9 +240,9 @@ def once(call: Callable[[], None]) -> Callable[[], None]:
     return first
 
 
-def source_of(cluster: DelayCluster, rights: Rights, count: int) -> str:
+def source_of(cluster: DelayCluster, permissions: Permissions, count: int) -> str:
     source = f"source-{uuid.uuid4().hex[:8]}"
-    rights.create(source)
+    permissions.create(source)
     with closing(ck.Producer({"log_level": 0, **cluster.config})) as producer:
         for number in range(count):
             producer.produce(source, str(number), str(number))
@@ -259,11 +259,11 @@ def committed(cluster: DelayCluster, source: str) -> int:
 @WAYS
 @COMMIT_MODES
 def test_a_dead_letter_topic_that_cannot_be_written_is_told_before_the_run_begins(
-    cluster: DelayCluster, rights: Rights, commit_mode: Any, way: str
+    cluster: DelayCluster, permissions: Permissions, commit_mode: Any, way: str
 ) -> None:
-    source, dead = source_of(cluster, rights, 1), f"dead-{uuid.uuid4().hex[:8]}"
-    rights.create(dead)
-    rights.take(dead, way)
+    source, dead = source_of(cluster, permissions, 1), f"dead-{uuid.uuid4().hex[:8]}"
+    permissions.create(dead)
+    permissions.take(dead, way)
     run = Run(cluster, source, dead_letter_topic=dead, commit_mode=commit_mode)
     said = (
         "does not exist. Create it with"
@@ -277,13 +277,13 @@ def test_a_dead_letter_topic_that_cannot_be_written_is_told_before_the_run_begin
 
 @WAYS
 def test_the_letter_of_a_record_is_tried_again_and_not_its_handler_and_other_records_go_on(
-    cluster: DelayCluster, rights: Rights, way: str, caplog: pytest.LogCaptureFixture
+    cluster: DelayCluster, permissions: Permissions, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = 200
-    source, dead = source_of(cluster, rights, count), f"dead-{uuid.uuid4().hex[:8]}"
-    rights.create(dead)
+    source, dead = source_of(cluster, permissions, count), f"dead-{uuid.uuid4().hex[:8]}"
+    permissions.create(dead)
     run = Run(cluster, source, dead_letter_topic=dead, retries=Retries(fixed_backoff(0.01), max_attempts=2))
-    take = once(lambda: rights.take(dead, way))
+    take = once(lambda: permissions.take(dead, way))
 
     def handle(record: Any, context: Any) -> None:
         take()
@@ -296,7 +296,7 @@ def test_the_letter_of_a_record_is_tried_again_and_not_its_handler_and_other_rec
         began = time.monotonic()
         wait_until(lambda: time.monotonic() > began + 2)  # for what must not come
         assert run.consumer.metrics().done == count - count // 10
-        rights.give_back(dead, way)
+        permissions.give_back(dead, way)
         wait_until(lambda: run.consumer.metrics().done == count)
         assert run.consumer.metrics().dead_letters == count // 10
     assert run.calls == {number: 1 + (number % 10 == 0) for number in range(count)}
@@ -307,15 +307,19 @@ def test_the_letter_of_a_record_is_tried_again_and_not_its_handler_and_other_rec
 
 
 def test_in_transactions_a_letter_that_may_not_be_written_waits_with_its_commit_and_no_handler_is_called_again(
-    cluster: DelayCluster, rights: Rights, caplog: pytest.LogCaptureFixture
+    cluster: DelayCluster, permissions: Permissions, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = 50
-    source, dead, out = source_of(cluster, rights, count), f"dead-{uuid.uuid4().hex[:8]}", f"out-{uuid.uuid4().hex[:8]}"
-    rights.create(dead)
-    rights.create(out)
+    source, dead, out = (
+        source_of(cluster, permissions, count),
+        f"dead-{uuid.uuid4().hex[:8]}",
+        f"out-{uuid.uuid4().hex[:8]}",
+    )
+    permissions.create(dead)
+    permissions.create(out)
     options: dict[str, Any] = {"commit_mode": "transactional", "retries": Retries(fixed_backoff(0.01), max_attempts=2)}
     run = Run(cluster, source, dead_letter_topic=dead, **options)
-    take = once(lambda: rights.take(dead, "forbidden"))
+    take = once(lambda: permissions.take(dead, "forbidden"))
 
     def handle(record: Any, context: Any) -> ProducerRecord:
         take()
@@ -328,7 +332,7 @@ def test_in_transactions_a_letter_that_may_not_be_written_waits_with_its_commit_
     ):
         wait_until(lambda: f"The topic {dead} cannot be written" in caplog.text)
         assert run.consumer.metrics().dead_letters == 0
-        rights.give_back(dead, "forbidden")
+        permissions.give_back(dead, "forbidden")
         wait_until(lambda: run.consumer.metrics().dead_letters == count // 10)
         wait_until(lambda: committed(cluster, source) >= count)
     assert run.calls == {number: 1 + (number % 10 == 0) for number in range(count)}
@@ -339,13 +343,17 @@ def test_in_transactions_a_letter_that_may_not_be_written_waits_with_its_commit_
 
 
 def test_in_transactions_outputs_for_a_topic_that_may_not_be_written_become_dead_letters_together(
-    cluster: DelayCluster, rights: Rights
+    cluster: DelayCluster, permissions: Permissions
 ) -> None:
     count = 300
-    source, dead, out = source_of(cluster, rights, count), f"dead-{uuid.uuid4().hex[:8]}", f"out-{uuid.uuid4().hex[:8]}"
+    source, dead, out = (
+        source_of(cluster, permissions, count),
+        f"dead-{uuid.uuid4().hex[:8]}",
+        f"out-{uuid.uuid4().hex[:8]}",
+    )
     for topic in (dead, out, f"{out}-not"):
-        rights.create(topic)
-    rights.take(f"{out}-not", "forbidden")
+        permissions.create(topic)
+    permissions.take(f"{out}-not", "forbidden")
     run = Run(cluster, source, dead_letter_topic=dead, commit_mode="transactional")
 
     def handle(record: Any, context: Any) -> ProducerRecord:
@@ -360,11 +368,11 @@ def test_in_transactions_outputs_for_a_topic_that_may_not_be_written_become_dead
 
 
 def test_a_schedule_that_is_refused_is_sent_again_and_its_handler_not_called(
-    cluster: DelayCluster, rights: Rights, caplog: pytest.LogCaptureFixture
+    cluster: DelayCluster, permissions: Permissions, caplog: pytest.LogCaptureFixture
 ) -> None:
     count, line = 20, cluster.names.delay_topic(0)
-    source = source_of(cluster, rights, count)
-    rights.take(line, "forbidden")
+    source = source_of(cluster, permissions, count)
+    permissions.take(line, "forbidden")
     run = Run(cluster, source, settings={"scheduler.name": cluster.name})
 
     def handle(record: Any, context: Any) -> None:
@@ -374,7 +382,7 @@ def test_a_schedule_that_is_refused_is_sent_again_and_its_handler_not_called(
     with caplog.at_level(logging.WARNING, "headway"), run.running(lambda consumer: consumer.run(handle)):
         wait_until(lambda: len(run.calls) == count)  # of which each would keep one of four slots
         assert run.consumer.metrics().done == 0
-        rights.give_back(line, "forbidden")
+        permissions.give_back(line, "forbidden")
         wait_until(lambda: run.consumer.metrics().done == count)
     assert set(run.calls.values()) == {1}
     # Beside them are the records without a value by which the scheduler learns the brokers' time.
@@ -387,10 +395,10 @@ def test_a_schedule_that_is_refused_is_sent_again_and_its_handler_not_called(
 
 @pytest.mark.parametrize("is_told", [False, True])
 def test_a_transaction_that_may_not_write_to_a_topic_says_so_when_it_is_committed(
-    cluster: DelayCluster, rights: Rights, is_told: bool
+    cluster: DelayCluster, permissions: Permissions, is_told: bool
 ) -> None:
-    rights.create(f"{cluster.target}-0")
-    rights.take(f"{cluster.target}-0", "forbidden")
+    permissions.create(f"{cluster.target}-0")
+    permissions.take(f"{cluster.target}-0", "forbidden")
     with Producer({**cluster.config, "transactional.id": cluster.name, "levels": 1}) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -404,12 +412,12 @@ def test_a_transaction_that_may_not_write_to_a_topic_says_so_when_it_is_committe
 
 @pytest.mark.parametrize("which", ["target", "markers"])
 def test_rows_of_a_transaction_that_may_not_be_written_are_refused_for_their_topic_and_not_as_purged(
-    cluster: DelayCluster, rights: Rights, which: str
+    cluster: DelayCluster, permissions: Permissions, which: str
 ) -> None:
     topics = {each: f"{each}-{uuid.uuid4().hex[:8]}" for each in ("target", "markers", "other")}
     for topic in topics.values():
-        rights.create(topic)
-    rights.take(topics[which], "forbidden")
+        permissions.create(topic)
+    permissions.take(topics[which], "forbidden")
 
     def write() -> None:
         with ColumnarProducer(cluster.config, cluster.name) as rows:

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from headway import Producer, Relay, Scheduler
 from headway.broker import LocalBroker
-from headway.core.roles import rights_of
+from headway.core.roles import permissions_of
 from headway.delay.topics import create_topics
 from headway.errors import AuthenticationError
 from headway.kafka.admin import Admin
@@ -102,8 +102,8 @@ def test_a_relay_whose_password_was_renewed_ends_with_the_reason_and_its_success
         Admin(broker.admin_config).create([target], 1)
         create_topics(broker.admin_config, name, LADDER, 1)
         config = {**broker.add_user(user), **QUICK}
-        for right in rights_of("relay", [], {"scheduler": [name], "topic": [target]}):
-            broker.grant(user, right.operation, right.resource, right.name, prefixed=right.prefixed)
+        for permission in permissions_of("relay", [], {"scheduler": [name], "topic": [target]}):
+            broker.grant(user, permission.operation, permission.resource, permission.name, prefixed=permission.prefixed)
         with Scheduler(broker.admin_config, name=name) as scheduler:
             with Relay(config, name=name) as relay, ThreadPoolExecutor(1) as threads:
                 run = threads.submit(relay.run)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from headway.broker import LocalBroker
 from headway.core.delay.ladder import Ladder
-from headway.core.roles import rights_of
+from headway.core.roles import permissions_of
 from headway.delay.topics import create_topics
 from headway.spark import run_workers
 from headway.workers.worker import worker_of
@@ -38,7 +38,7 @@ def name() -> str:
 def user_of(broker: LocalBroker, role: str, cases: Collection[str], **names: str | Sequence[str]) -> SecuredUser:
     """A user with the rights of a role."""
     listed = {key.replace("_", " "): [of] if isinstance(of, str) else of for key, of in names.items()}
-    return user_with(broker, rights_of(role, cases, listed))
+    return user_with(broker, permissions_of(role, cases, listed))
 
 
 def options(user: SecuredUser) -> dict[str, str]:

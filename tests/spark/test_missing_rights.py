@@ -13,8 +13,8 @@ from pyspark.sql import functions as sf
 
 from headway.broker import LocalBroker
 from headway.core.delay.ladder import Ladder
-from headway.core.rights import Right
-from headway.core.roles import rights_of
+from headway.core.permissions import Permission
+from headway.core.roles import permissions_of
 from headway.delay.topics import create_topics
 from headway.kafka.admin import Admin
 from headway.kafka.reading.control_topic import ControlTopic
@@ -36,10 +36,10 @@ def name() -> str:
     return f"missing-{uuid.uuid4().hex[:8]}"
 
 
-def rights(role: str, cases: Collection[str], **names: str | Sequence[str]) -> list[Right]:
+def permissions(role: str, cases: Collection[str], **names: str | Sequence[str]) -> list[Permission]:
     """Return the rights of a role."""
     listed = {key.replace("_", " "): [of] if isinstance(of, str) else of for key, of in names.items()}
-    return rights_of(role, cases, listed)
+    return permissions_of(role, cases, listed)
 
 
 def options(user: SecuredUser) -> dict[str, str]:
@@ -72,7 +72,7 @@ def error_of(work: Callable[[], object], missing: str = "") -> str:
 
 
 def each_is_told(
-    user: SecuredUser, needed: Sequence[Right], work: Callable[[], object], unwritten: Sequence[str] = ()
+    user: SecuredUser, needed: Sequence[Permission], work: Callable[[], object], unwritten: Sequence[str] = ()
 ) -> None:
     """Take each right away in turn: the work ends soon with the sentence, and works when it has all.
 
@@ -80,8 +80,10 @@ def each_is_told(
     to which the work writes nothing itself is then enough to be seen.
     """
     user.grant(*needed)
-    left = [(right, Right("Describe", "Topic", right.name, right.prefixed)) for right in needed]
-    for missing, seen in [*((right, None) for right in needed), *left]:
+    left = [
+        (permission, Permission("Describe", "Topic", permission.name, permission.prefixed)) for permission in needed
+    ]
+    for missing, seen in [*((permission, None) for permission in needed), *left]:
         if seen and (missing.resource != "Topic" or missing.operation in ("Describe", "Create")):
             continue
         if seen and missing.name in unwritten:
@@ -121,13 +123,13 @@ def test_a_batch_that_may_not_read_a_level_says_so(
 ) -> None:
     levels = [f"{name}-0", f"{name}-1"]
     sent(headway_secure_broker, *levels)
-    user = user_with(headway_secure_broker, rights("spark source", [], topic=f"{name}-other"))
+    user = user_with(headway_secure_broker, permissions("spark source", [], topic=f"{name}-other"))
 
     def read() -> None:
         frame = spark.read.format("headway").options(**options(user), subscribe=name, levels="2").load()
         assert frame.count() == 10
 
-    each_is_told(user, rights("spark source", [], topic=levels), read)
+    each_is_told(user, permissions("spark source", [], topic=levels), read)
 
 
 def test_a_stream_that_may_not_read_a_level_says_so(
@@ -135,7 +137,7 @@ def test_a_stream_that_may_not_read_a_level_says_so(
 ) -> None:
     levels = [f"{name}-0", f"{name}-1"]
     sent(headway_secure_broker, *levels)
-    user = user_with(headway_secure_broker, rights("spark source", [], topic=f"{name}-other"))
+    user = user_with(headway_secure_broker, permissions("spark source", [], topic=f"{name}-other"))
     rows: list[Any] = []
     place = str(tmp_path / "checkpoint")
 
@@ -149,8 +151,8 @@ def test_a_stream_that_may_not_read_a_level_says_so(
         finally:
             query.stop()
 
-    user.grant(*rights("spark source", ["group"], topic=f"{name}-other", group=levels))
-    each_is_told(user, rights("spark source", [], topic=levels), stream)
+    user.grant(*permissions("spark source", ["group"], topic=f"{name}-other", group=levels))
+    each_is_told(user, permissions("spark source", [], topic=levels), stream)
     assert len(rows) == 10
 
 
@@ -184,7 +186,7 @@ def test_a_sink_with_one_right_less_says_which_and_writes_nothing(
     markers = f"{name}-markers" if "txnAppId" in own else f"{name}-markers-unnamed"
     names = {"topic": topic, "markers": markers, "scheduler": f"{name}-delay"}
     # Until the markers are there, their creation is what is needed of all.
-    user = user_with(broker, [Right("Write", "Topic", f"{name}-other"), Right("Create", "Topic", markers)])
+    user = user_with(broker, [Permission("Write", "Topic", f"{name}-other"), Permission("Create", "Topic", markers)])
     there = own_topics(broker, name)
     frame = numbers(spark, topic)
     if later:
@@ -201,7 +203,7 @@ def test_a_sink_with_one_right_less_says_which_and_writes_nothing(
             assert values(broker, topic) == []
             raise
 
-    each_is_told(user, rights("spark sink", cases, **names), write, unwritten=[topic] if later else [])
+    each_is_told(user, permissions("spark sink", cases, **names), write, unwritten=[topic] if later else [])
     assert values(broker, topic) == ([] if later else list(range(10)))
     assert own_topics(broker, name) - there == ({markers} if "markerTopic" in own else set())
 
@@ -215,7 +217,7 @@ def test_workers_with_one_right_less_say_which(
     assert worker
     [topic] = worker.kafka_topics()
     create(broker, topic)
-    user = user_with(broker, rights("spark source", [], topic="other"))
+    user = user_with(broker, permissions("spark source", [], topic="other"))
     producer = Producer({"log_level": 0, **broker.admin_config})
     for number in range(10):
         producer.produce(topic, str(tmp_path), str(number))
@@ -231,7 +233,7 @@ def test_workers_with_one_right_less_say_which(
             running.stop()
             assert running.wait(60)
 
-    each_is_told(user, rights("spark workers", ["control"], topic=topic, group=worker.group), run)
+    each_is_told(user, permissions("spark workers", ["control"], topic=topic, group=worker.group), run)
 
 
 @pytest.mark.parametrize("once", [True, False], ids=["sink", "workers"])
@@ -245,7 +247,7 @@ def test_a_topic_of_our_own_that_may_not_be_created_is_told(
     admin = Admin(broker.admin_config)
     if CONTROL_TOPIC in admin.topics():
         admin.delete([CONTROL_TOPIC])
-    needed = rights("spark sink", ["exactly-once"], **names) + rights("spark workers", ["control"], **names)
+    needed = permissions("spark sink", ["exactly-once"], **names) + permissions("spark workers", ["control"], **names)
     user = user_with(broker, needed)
     own = {**options(user), "markerTopic": f"{name}-markers"}
 
@@ -265,7 +267,7 @@ def test_a_writer_that_may_write_no_topic_at_all_is_told(
 ) -> None:
     """Kafka gives it no producer id, and says so of the cluster."""
     create(headway_secure_broker, f"{name}-0")
-    user = user_with(headway_secure_broker, [Right("Describe", "Topic", f"{name}-0")])
+    user = user_with(headway_secure_broker, [Permission("Describe", "Topic", f"{name}-0")])
     own = {**options(user), "delivery": "at_least_once"}
     writer = numbers(spark, f"{name}-0").write.format("headway").mode("append").options(**own)
     assert f"--operation Write --topic {name}-0" in error_of(writer.save)
@@ -280,7 +282,7 @@ def test_a_stream_that_may_not_use_the_group_of_its_progress_goes_on_and_says_so
 ) -> None:
     """The checkpoint has the progress; the group only shows it."""
     sent(headway_secure_broker, f"{name}-0")
-    user = user_with(headway_secure_broker, rights("spark source", [], topic=f"{name}-0"))
+    user = user_with(headway_secure_broker, permissions("spark source", [], topic=f"{name}-0"))
     own = {"subscribe": name, "levels": "1", "group.id": name, "startingOffsets": "earliest"}
     rows: list[Any] = []
     frame = spark.readStream.format("headway").options(**options(user), **own).load()

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headway.broker import LocalBroker
-from headway.core.roles import rights_of
+from headway.core.roles import permissions_of
 from tests.broker.delay_cluster import wait_until
 from tests.broker.secured_role import Certificate, change_password, create, start_again, user_with
 
@@ -69,8 +69,8 @@ def test_a_query_whose_password_was_renewed_ends_with_the_reason_and_goes_on_exa
     source, out = f"{name}-0", f"{name}-out"
     create(broker, source, out)
     names = {"topic": [source], "markers": [f"{name}-markers"]}
-    sink = rights_of("spark sink", ["exactly-once", "create"], names | {"topic": [out]})
-    user = user_with(broker, [*rights_of("spark source", [], names), *sink])
+    sink = permissions_of("spark sink", ["exactly-once", "create"], names | {"topic": [out]})
+    user = user_with(broker, [*permissions_of("spark source", [], names), *sink])
 
     def has(count: int) -> Callable[[], bool]:
         return lambda: len(read(broker, out)) >= count

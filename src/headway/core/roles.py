@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from headway.core.rights import Right, least
+from headway.core.permissions import Permission, least
 
 _PLACEHOLDER = re.compile(r"<([^>]+)>")
 
@@ -21,7 +21,7 @@ class RolePart(NamedTuple):
 
     case: str
     said: str
-    rights: tuple[str, ...]
+    permissions: tuple[str, ...]
 
 
 class Role(NamedTuple):
@@ -171,17 +171,18 @@ ROLES: Final[Mapping[str, Role]] = {
 """The roles and their permissions. The keys are the names that `headway acls` uses for the roles."""
 
 
-def rights_of(role: str, cases: Collection[str], names: Mapping[str, Sequence[str]]) -> list[Right]:
+def permissions_of(role: str, cases: Collection[str], names: Mapping[str, Sequence[str]]) -> list[Permission]:
     """Return the permissions that a role needs in these cases, and those that it always needs.
 
     Duplicates, and permissions that others include, are left out. `names` has the values of each placeholder. A value
     that ends with `*` stands for all names with this prefix.
 
-    >>> [str(right) for right in rights_of("consumer", [], {"topic": ["orders-0", "orders-1"], "group": ["billing"]})]
+    >>> names = {"topic": ["orders-0", "orders-1"], "group": ["billing"]}
+    >>> [str(each) for each in permissions_of("consumer", [], names)]
     ['Read on Topic orders-0', 'Read on Topic orders-1', 'Read on Group billing']
     """
-    texts = (text for part in ROLES[role].parts if part.case in {"", *cases} for text in part.rights)
-    return least(Right.parse(each) for text in texts for each in _filled(text, names))
+    texts = (text for part in ROLES[role].parts if part.case in {"", *cases} for text in part.permissions)
+    return least(Permission.parse(each) for text in texts for each in _filled(text, names))
 
 
 def _filled(text: str, names: Mapping[str, Sequence[str]]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from headway.delay.topic_names import TopicNames
 from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.delay.writable import Writable
 from headway.errors import AuthorizationError, DeliveryError, HeadwayError, KafkaError, ScheduleError
-from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
+from headway.kafka.binding.time_limits import PERMISSIONS_ASKED_FOR_EVERY
 from headway.kafka.producer.targets import Targets
 from headway.records.expiry import expiry_header
 from headway.records.history import Origin, history_of
@@ -52,7 +52,7 @@ _RECORDS_WAIT = (
     "topic accepts records again."
 )
 # How long records wait for a permission before they become dead letters, in seconds; `_RECORDS_WAIT` mentions it.
-_WAIT_FOR_A_RIGHT = 20.0
+_WAIT_FOR_A_PERMISSION = 20.0
 _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 _NO_ANSWERS = "Commands are still carried out, but their outcome is not reported."
 
@@ -141,7 +141,7 @@ class Writing:
             return self.dead_letter(message, error, _REFUSED)
         target = self._forbidden.get(schedule.topic)
         if target and not target.is_open:
-            return self._wait_for_a_right(message, schedule, target)
+            return self._wait_for_a_permission(message, schedule, target)
         if missing := self._missing_target(schedule):
             return self.dead_letter(message, missing, _REFUSED)
         partition = ANY_PARTITION if schedule.partition is None else schedule.partition
@@ -171,14 +171,14 @@ class Writing:
             f"A schedule is for partition {schedule.partition} of {schedule.topic}, which has {count} partitions."
         )
 
-    def _wait_for_a_right(self, message: Message, schedule: Schedule, target: Writable) -> RelayRecord:
+    def _wait_for_a_permission(self, message: Message, schedule: Schedule, target: Writable) -> RelayRecord:
         """Make a record wait in a delay topic until this relay is permitted to write to the record's target.
 
         If the permission is missing for too long, the record becomes a dead letter. So a permission that is missing for
         a moment delays records only for that moment, and a permission that is never granted does not cause a growing
         backlog.
         """
-        if target.refused_for > _WAIT_FOR_A_RIGHT:
+        if target.refused_for > _WAIT_FOR_A_PERMISSION:
             return self.dead_letter(message, DeliveryError(target.reason), _REFUSED)
         wait = max(_SHORTEST_WAIT, math.ceil(target.again_in * 1000))
         later = Schedule(
@@ -192,7 +192,7 @@ class Writing:
     def _forbid(self, topic: str, reason: str) -> Writable:
         """Note that this relay is not permitted to write to a target."""
         if (target := self._forbidden.get(topic)) is None:
-            target = Writable(topic, self._partitions_of, self._why_not, _RECORDS_WAIT, RIGHTS_ASKED_FOR_EVERY)
+            target = Writable(topic, self._partitions_of, self._why_not, _RECORDS_WAIT, PERMISSIONS_ASKED_FOR_EVERY)
             self._forbidden[topic] = target
         target.refused(reason)
         return target
@@ -275,7 +275,7 @@ class Writing:
     def _instead_of_forbidden(self, refused: RelayRecord, reason: str, refusal: str) -> RelayRecord:
         if refused.delay_topic is None and refused.source is not None:
             target = self._forbid(refused.topic, reason)
-            return self._wait_for_a_right(refused.source, schedule_of(refused.source), target)
+            return self._wait_for_a_permission(refused.source, schedule_of(refused.source), target)
         try:
             known = self._why_not(refused.topic)
         except HeadwayError:  # the brokers do not answer, so no better reason is known

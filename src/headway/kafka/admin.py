@@ -16,7 +16,7 @@ from confluent_kafka.admin._resource import ResourceType
 
 from headway.core.connection_failures import without_counters
 from headway.core.levels.naming import how_to_create, is_topic_name
-from headway.core.rights import Right
+from headway.core.permissions import Permission
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.allowed_operations import (
     Allowed,
@@ -32,7 +32,7 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TOPIC_CHANGED_WITHIN
-from headway.kafka.missing_rights import is_refusal, why_refused
+from headway.kafka.missing_permissions import is_refusal, why_refused
 from headway.kafka.topic_listing import TopicListing
 from headway.settings.config import OWN_KEYS, Config
 
@@ -46,7 +46,7 @@ T = TypeVar("T")
 # connection.
 _ONE_ANSWER_WITHIN = 1.0  # seconds
 _ANY_ANSWER_WITHIN = 10.0
-_RIGHTS_WITHIN = 3.0  # short, because some brokers never report permissions, for example librdkafka's mock cluster
+_PERMISSIONS_WITHIN = 3.0  # short, because some brokers never report permissions, for example librdkafka's mock cluster
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 _START_ONE = (
@@ -171,7 +171,7 @@ class Admin:
         refused = why_refused(error.args[0], operation, self._settings, topic=topic)
         return refused or KafkaError(f"The topic {topic} cannot be described: {describe(error.args[0])}.")
 
-    def missing(self, rights: Collection[Right]) -> Right | None:
+    def missing(self, permissions: Collection[Permission]) -> Permission | None:
         """Return the first of these permissions that this client does not have, or None if it has all of them.
 
         Only permissions on topics and groups are checked. If the brokers do not report a permission, for example
@@ -180,20 +180,22 @@ class Admin:
         self._connect()
         if mock_at(self._servers):
             return None
-        topics = list(dict.fromkeys(each.name for each in rights if each.resource == "Topic"))
-        groups = list(dict.fromkeys(each.name for each in rights if each.resource == "Group"))
-        asked = {("Group", name): partial(allowed_on_group, self._settings, name, _RIGHTS_WITHIN) for name in groups}
-        for name, answer in ask_about_topics(self._client, topics, _RIGHTS_WITHIN).items():
-            asked["Topic", name] = partial(allowed_in, answer, _RIGHTS_WITHIN)
+        topics = list(dict.fromkeys(each.name for each in permissions if each.resource == "Topic"))
+        groups = list(dict.fromkeys(each.name for each in permissions if each.resource == "Group"))
+        asked = {
+            ("Group", name): partial(allowed_on_group, self._settings, name, _PERMISSIONS_WITHIN) for name in groups
+        }
+        for name, answer in ask_about_topics(self._client, topics, _PERMISSIONS_WITHIN).items():
+            asked["Topic", name] = partial(allowed_in, answer, _PERMISSIONS_WITHIN)
         allowed = {resource: _if_reported(ask) for resource, ask in asked.items()}
         return next(
-            (each for each in rights if not allows(allowed.get((each.resource, each.name)), each.operation)), None
+            (each for each in permissions if not allows(allowed.get((each.resource, each.name)), each.operation)), None
         )
 
-    def require(self, rights: Collection[Right]) -> None:
+    def require(self, permissions: Collection[Permission]) -> None:
         """Raise `AuthorizationError` if `missing` finds that this client lacks one of these permissions."""
-        if right := self.missing(rights):
-            raise AuthorizationError(right.missing(self._settings))
+        if permission := self.missing(permissions):
+            raise AuthorizationError(permission.missing(self._settings))
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """Return Kafka's id of each topic that exists. A topic that was deleted and created again has a new id.
@@ -217,16 +219,16 @@ class Admin:
             return None if topic in mock.topics() else f"The topic {topic} does not exist. {how_to_create(topic)}"
         deadline = time.monotonic() + known_within
         try:
-            while (about := self._describe_topic(topic, _RIGHTS_WITHIN)) is None and time.monotonic() < deadline:
+            while (about := self._describe_topic(topic, _PERMISSIONS_WITHIN)) is None and time.monotonic() < deadline:
                 with contextlib.suppress(ck.KafkaException):
                     self._client.list_topics(topic, timeout=_ONE_ANSWER_WITHIN)
                 time.sleep(_ASK_AGAIN_AFTER)
         except AuthorizationError:
-            return Right("Write", "Topic", topic).missing(self._settings)
+            return Permission("Write", "Topic", topic).missing(self._settings)
         if about is None:
             return f"The topic {topic} does not exist. {how_to_create(topic)}"
         is_allowed = allows(allowed_by(about), "Write")
-        return None if is_allowed else Right("Write", "Topic", topic).missing(self._settings)
+        return None if is_allowed else Permission("Write", "Topic", topic).missing(self._settings)
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """Return the settings of a topic, or an empty dict if this client is not permitted to read them.
@@ -237,10 +239,10 @@ class Admin:
             return {}
         asked = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            about = self._describe_topic(topic, _RIGHTS_WITHIN)
+            about = self._describe_topic(topic, _PERMISSIONS_WITHIN)
             if about is None or not allows(allowed_by(about), "DescribeConfigs"):
                 return {}
-            [answer] = self._client.describe_configs([asked], request_timeout=_RIGHTS_WITHIN).values()
+            [answer] = self._client.describe_configs([asked], request_timeout=_PERMISSIONS_WITHIN).values()
             return {name: entry.value for name, entry in answer.result().items() if entry.value is not None}
         except (ck.KafkaException, AuthorizationError):
             return {}

@@ -11,7 +11,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
 from headway.kafka.coordinator import ask_for_operations, coordinator_client
-from headway.kafka.missing_rights import is_refusal
+from headway.kafka.missing_permissions import is_refusal
 from headway.settings.config import Config
 
 if TYPE_CHECKING:

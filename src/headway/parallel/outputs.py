@@ -252,8 +252,8 @@ class _UnstoredOutputs:
 
 def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> DeliveryError:
     """Convert the error in a record's delivery report to the error that the caller gets."""
-    if right := client.missing_right(error, topic):
-        return DeliveryRefusedError(f"A record for {topic} was not delivered. {right.missing()}")
+    if permission := client.missing_permission(error, topic):
+        return DeliveryRefusedError(f"A record for {topic} was not delivered. {permission.missing()}")
     return DeliveryError(f"A record for {topic} was not delivered: {error.str()}.")
 
 

@@ -93,7 +93,7 @@ class Run:
             with on_terminate(self.stop), contextlib.ExitStack() as at_end:
                 at_end.callback(self._end)
                 handler = self._parts.handler(spec)
-                self._parts.require_rights(self._subscriptions)
+                self._parts.require_permissions(self._subscriptions)
                 self._parts.start(spec, handler, owner, self._is_stopping)
                 if self._joins_late and not self._is_stopping():
                     self._control.fetching.subscribe(self._subscriptions)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.naming import LevelSubscription, unread_levels
-from headway.core.rights import Right
+from headway.core.permissions import Permission
 from headway.declarations import is_coroutine_function
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.execution.dispatch import Dispatch
@@ -93,7 +93,7 @@ class RunParts:
             return handler
         return with_state(handler, self._life.state, in_batches=spec.batches is not None)
 
-    def require_rights(self, subscriptions: Sequence[LevelSubscription]) -> None:
+    def require_permissions(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Raise `AuthorizationError` if this client is not permitted to read a topic.
 
         Also logs a warning if Kafka has topics for levels that are not read. If no broker answers, a message is logged
@@ -103,7 +103,7 @@ class RunParts:
         topics = [topic for each in subscriptions for topic in each.topics if not topic.startswith("^")]
         try:
             admin = Admin(self._connection())
-            admin.require([Right("Read", "Topic", topic) for topic in topics])
+            admin.require([Permission("Read", "Topic", topic) for topic in topics])
             for topic in unread_levels(subscriptions, admin.topics().seen):
                 log.warning(
                     "The Kafka topic %s exists, but this consumer does not read it, because levels is %d. Its records "

@@ -18,7 +18,7 @@ from headway.settings.config import Config
 from headway.testing.advanced_clock import AdvancedClock, identity
 
 _SERVERS = "bootstrap.servers"
-_RIGHT_NOW = 0
+_PERMISSION_NOW = 0
 _LOOK_EVERY = 0.05  # seconds between checks of whether the relay is done
 
 
@@ -84,7 +84,7 @@ class EarlyDelivery:
         pending = [each for each in self._new() if self._is_ours(each)]
         reached = self._clock.jump(pending, _now())
         for each in reached:
-            self._scheduler.reschedule(each.handle, _RIGHT_NOW).settled()
+            self._scheduler.reschedule(each.handle, _PERMISSION_NOW).settled()
         return len(reached)
 
     def advance_by(self, seconds: float) -> None:

@@ -26,8 +26,8 @@ from tests.odd_headers import LATIN_1, send_with_headers
 pa: Any = pytest.importorskip("pyarrow")
 
 OTHERS = [("trace", b"1"), ("customer", b"acme"), ("empty", b"")]
-RIGHT = [(name.encode(), value) for name, value in OTHERS]
-ODD = [(LATIN_1, b"x"), *RIGHT[:1], (LATIN_1, b"y"), *RIGHT[1:], (b"\xff", b"z")]
+PERMISSION = [(name.encode(), value) for name, value in OTHERS]
+ODD = [(LATIN_1, b"x"), *PERMISSION[:1], (LATIN_1, b"y"), *PERMISSION[1:], (b"\xff", b"z")]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def message(cluster: Cluster, topic: str, *headers: tuple[bytes, bytes]) -> Mess
     return found
 
 
-@pytest.mark.parametrize("odd", [ODD, [(LATIN_1, b"x"), *RIGHT], [*RIGHT, (LATIN_1, b"x")]])
+@pytest.mark.parametrize("odd", [ODD, [(LATIN_1, b"x"), *PERMISSION], [*PERMISSION, (LATIN_1, b"x")]])
 def test_only_the_header_without_a_readable_name_is_left_out(
     mock_cluster: Cluster, topic: str, odd: list[tuple[bytes, bytes]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,5 +144,5 @@ def test_a_spark_source_and_the_readers_of_dead_letters_have_the_others(mock_clu
 def test_records_beside_it_are_read_as_ever(mock_cluster: Cluster, topic: str) -> None:
     put(mock_cluster, topic, *ODD)
     send(mock_cluster, f"{topic}-0", [("k", "plain")], 0)
-    put(mock_cluster, topic, *RIGHT)
+    put(mock_cluster, topic, *PERMISSION)
     assert [list(headers_of(each)) for each in messages(mock_cluster, topic, 3)] == [OTHERS, [], OTHERS]

@@ -121,7 +121,7 @@ def failed(key: bytes | None) -> RecordAttempt:
     """An attempt whose record has this key."""
     place = {"kafka_topic": "orders", "partition": 0, "offset": 0, "timestamp": 0}
     record = SimpleNamespace(**place, raw_key=key, raw_value=b"v", headers=(), origin=Origin("orders", 0, 0))
-    return cast(RecordAttempt, SimpleNamespace(record=record, attempt=1, failure=None))
+    return cast(RecordAttempt, SimpleNamespace(record=record, number=1, failure=None))
 
 
 class Reports:

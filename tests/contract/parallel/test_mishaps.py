@@ -224,7 +224,7 @@ def test_records_to_be_tried_later_wait_no_longer_than_closing_may_take(caplog: 
             raw_key=b"k", raw_value=b"v", kafka_topic="orders", headers=(), partition=0, timestamp=1
         )
         record.origin = Origin("orders", 0, 0)
-        work: Any = SimpleNamespace(record=record, failure=None, attempt=1, untried=0)
+        work: Any = SimpleNamespace(record=record, failure=None, number=1, untried=0)
         for _ in range(5):
             later.send(work, RetryLater(60.0), 60.0)
         began = time.monotonic()

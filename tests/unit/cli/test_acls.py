@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headway import cli
-from headway.core.rights import Right, kafka_acls, least
-from headway.core.roles import ROLES, RolePart, literal_beginning, rights_of
+from headway.core.permissions import Permission, kafka_acls, least
+from headway.core.roles import ROLES, RolePart, literal_beginning, permissions_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "secured.md"
 HERE = ("--bootstrap-servers", "kafka:9092")
@@ -37,8 +37,10 @@ def acls(*arguments: str, code: int = 0) -> Result:
 def granted(*arguments: str) -> list[str]:
     """The rights, in the short form of the table."""
     said = json.loads(acls(*arguments, "--principal", "User:app", "--json").stdout)
-    found = [Right(r["operation"], r["resource"], r["name"], r["pattern"] == "prefixed") for r in said["rights"]]
-    return [f"{right.operation} {right.resource} {right.shown_name}" for right in found]
+    found = [
+        Permission(r["operation"], r["resource"], r["name"], r["pattern"] == "prefixed") for r in said["permissions"]
+    ]
+    return [f"{permission.operation} {permission.resource} {permission.shown_name}" for permission in found]
 
 
 def test_each_line_is_a_command_that_grants_rights_that_are_alike() -> None:
@@ -57,7 +59,7 @@ def test_names_that_begin_alike_are_granted_by_a_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "rights"),
+    ("arguments", "permissions"),
     [
         (["producer", "a", "--transactional-id", "t"], ["Write Topic a", "Write TransactionalId t"]),
         (["parallel", "a", "--group", "g", "--transactional"],
@@ -80,8 +82,8 @@ def test_names_that_begin_alike_are_granted_by_a_prefix() -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_a_role_has_the_rights_of_the_table_with_its_names(arguments: list[str], rights: list[str]) -> None:
-    assert granted(*arguments) == rights
+def test_a_role_has_the_rights_of_the_table_with_its_names(arguments: list[str], permissions: list[str]) -> None:
+    assert granted(*arguments) == permissions
 
 
 def test_workers_need_what_they_are_declared_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +101,7 @@ def test_workers_need_what_they_are_declared_with(tmp_path: Path, monkeypatch: p
     assert granted("worker", "acls_workers:ship")[-1] == "Write TransactionalId own-*"
     all_of_them = granted("spark", "workers", "acls_workers", "--create")
     assert {"Read Group billing-1", "Read Group shops", "Read Group parcels"} < set(all_of_them)
-    assert [right for right in all_of_them if "headway-control" in right] == [
+    assert [permission for permission in all_of_them if "headway-control" in permission] == [
         "Read Topic headway-control",
         "Write Topic headway-control",
         "Create Topic headway-control",
@@ -127,11 +129,15 @@ def test_a_mistake_is_a_sentence(arguments: list[str], code: int, sentence: str)
 
 def test_a_right_that_another_one_includes_is_left_out() -> None:
     texts = ("Describe Topic a.x", "Describe Topic a.*", "Read Topic a.x", "Read Topic a.x", "Describe Group a.x")
-    rights = least(map(Right.parse, texts))
-    assert [str(right) for right in rights] == ["Describe on Topic a.*", "Read on Topic a.x", "Describe on Group a.x"]
-    assert not Right.parse("Read Topic a").covers(Right.parse("Read Topic a*"))
-    assert not Right.parse("Create Topic a").covers(Right.parse("Describe Topic a"))
-    assert Right.parse("Write Topic *").covers(Right.parse("Describe Topic a"))
+    permissions = least(map(Permission.parse, texts))
+    assert [str(permission) for permission in permissions] == [
+        "Describe on Topic a.*",
+        "Read on Topic a.x",
+        "Describe on Group a.x",
+    ]
+    assert not Permission.parse("Read Topic a").covers(Permission.parse("Read Topic a*"))
+    assert not Permission.parse("Create Topic a").covers(Permission.parse("Describe Topic a"))
+    assert Permission.parse("Write Topic *").covers(Permission.parse("Describe Topic a"))
 
 
 @pytest.mark.parametrize(
@@ -152,17 +158,19 @@ def test_the_right_for_a_pattern_is_on_what_its_names_begin_with(pattern: str, n
 
 @pytest.mark.parametrize("role", ROLES)
 def test_each_right_of_the_table_is_in_the_words_of_kafka_acls(role: str) -> None:
-    names = {name: ["x"] for part in ROLES[role].parts for text in part.rights for name in re.findall("<(.+?)>", text)}
-    rights = rights_of(role, [part.case for part in ROLES[role].parts], names)
-    assert {right.operation for right in rights} <= {"Read", "Write", "Create", "Delete", "Describe"}
-    assert all("<" not in right.name for right in rights)
-    assert kafka_acls(rights, "User:app")
+    names = {
+        name: ["x"] for part in ROLES[role].parts for text in part.permissions for name in re.findall("<(.+?)>", text)
+    }
+    permissions = permissions_of(role, [part.case for part in ROLES[role].parts], names)
+    assert {permission.operation for permission in permissions} <= {"Read", "Write", "Create", "Delete", "Describe"}
+    assert all("<" not in permission.name for permission in permissions)
+    assert kafka_acls(permissions, "User:app")
 
 
 def row(title: str, part: RolePart) -> str:
     """A row of the page's table."""
     alike: dict[str, list[str]] = {}
-    for text in part.rights:
+    for text in part.permissions:
         operation, resource, name = text.split(" ", 2)
         alike.setdefault(f"{operation} {resource}", []).append(f"`{name}`")
     said = f"… {part.said}" if part.case else title

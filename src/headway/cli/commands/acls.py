@@ -12,18 +12,18 @@ from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.terminal import count
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.levels.naming import groups_of, is_topic_name, level_topic
+from headway.core.permissions import Permission, check_principal, kafka_acls, least
 from headway.core.rate_loans import rates_topic
-from headway.core.rights import Right, check_principal, kafka_acls, least
-from headway.core.roles import literal_beginning, rights_of
+from headway.core.roles import literal_beginning, permissions_of
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import ConfigError
-from headway.kafka.own_rights import Finding, OwnRights, Presence
+from headway.kafka.own_permissions import Finding, OwnPermissions, Presence
 from headway.workers.find_workers import find_workers
 from headway.workers.worker import Worker
 
 _MARKERS = "headway-markers"
 
-RightsCommand = Callable[..., Iterable[Right]]
+PermissionsCommand = Callable[..., Iterable[Permission]]
 
 
 @click.group()
@@ -43,7 +43,7 @@ def acls() -> None:
     """
 
 
-def _role(command: RightsCommand) -> Callable[..., None]:
+def _role(command: PermissionsCommand) -> Callable[..., None]:
     """Make a command for a role: `command` returns the permissions, and the new command shows or checks them."""
 
     @click.option("--principal", metavar="User:NAME", help="The principal that gets the permissions, such as User:app.")
@@ -54,19 +54,21 @@ def _role(command: RightsCommand) -> Callable[..., None]:
     def shown(
         *args: Any, principal: str | None, check: bool, as_json: bool, connection: ConnectionSettings, **kwargs: Any
     ) -> None:
-        rights = least(command(*args, **kwargs))
+        permissions = least(command(*args, **kwargs))
         if check:
             if principal is not None:
                 raise click.UsageError(
                     "--check checks the permissions of the login in --config-file. Leave out --principal."
                 )
-            _show_findings(OwnRights(connection.config).check(rights), as_json)
+            _show_findings(OwnPermissions(connection.config).check(permissions), as_json)
         elif principal is None:
             raise click.UsageError(
                 "Add --principal User:NAME, which gets the permissions, or --check to check the login in --config-file."
             )
         else:
-            _show_commands(rights, check_principal(principal), str(connection.config["bootstrap.servers"]), as_json)
+            _show_commands(
+                permissions, check_principal(principal), str(connection.config["bootstrap.servers"]), as_json
+            )
 
     return shown
 
@@ -93,7 +95,7 @@ _TOPICS = click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
 @_role
 def producer(
     topics: Sequence[str], levels: int | None, transactional_id: str | None, due: bool, scheduler: str
-) -> Iterable[Right]:
+) -> Iterable[Permission]:
     """Show the permissions of a `Producer` and `headway produce`.
 
     \b
@@ -104,7 +106,7 @@ def producer(
         "transactional id": [transactional_id] if transactional_id else [],
         "scheduler": [_named(scheduler)],
     }
-    return rights_of("producer", _cases(transactional=transactional_id, due=due), names)
+    return permissions_of("producer", _cases(transactional=transactional_id, due=due), names)
 
 
 @acls.command()
@@ -113,14 +115,14 @@ def producer(
 @_GROUP
 @_ONE_GROUP
 @_role
-def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: bool) -> Iterable[Right]:
+def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: bool) -> Iterable[Permission]:
     """Show the permissions of a `PriorityConsumer` and `headway consume`.
 
     \b
       headway acls consumer orders --levels 3 --group billing --principal User:billing
     """
     groups = groups_of(group, levels, per_level=not one_group)
-    return rights_of("consumer", [], {"topic": _kafka_topics(topics, levels), "group": groups})
+    return permissions_of("consumer", [], {"topic": _kafka_topics(topics, levels), "group": groups})
 
 
 @acls.command()
@@ -150,7 +152,7 @@ def parallel(
     rate_limit: bool,
     retry_later: bool,
     scheduler: str,
-) -> Iterable[Right]:
+) -> Iterable[Permission]:
     """Show the permissions of a `ParallelConsumer`.
 
     \b
@@ -166,14 +168,14 @@ def parallel(
         "scheduler": [_named(scheduler)],
     }
     cases = {"outputs": outputs, "dead letters": dead_letters, "transactional": transactional or transactional_id}
-    return rights_of("parallel", _cases(**cases, rates=rate_limit, due=retry_later), names)
+    return permissions_of("parallel", _cases(**cases, rates=rate_limit, due=retry_later), names)
 
 
 @acls.command()
 @click.argument("workers", nargs=-1, required=True, metavar="MODULE[:HANDLER]…")
 @_RETRY_LATER
 @_role
-def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Right]:
+def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Permission]:
     """Show the permissions of `headway worker` for these workers.
 
     \b
@@ -188,13 +190,13 @@ def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Right]:
 @click.option("--cancel", is_flag=True, help="The program also cancels or reschedules records, or chooses their ids.")
 @_CREATE
 @_role
-def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
+def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Permission]:
     """Show the permissions of a `Scheduler` and `headway schedule add`.
 
     \b
       headway acls scheduler --cancel --principal User:shop
     """
-    return rights_of("scheduler", _cases(cancel=cancel, create=create), {"scheduler": [_named(scheduler)]})
+    return permissions_of("scheduler", _cases(cancel=cancel, create=create), {"scheduler": [_named(scheduler)]})
 
 
 @acls.command()
@@ -203,7 +205,7 @@ def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
 @_NAME
 @click.option("--fit", is_flag=True, help="The relay adapts the delay topics (`headway relay --fit`).")
 @_role
-def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool) -> Iterable[Right]:
+def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool) -> Iterable[Permission]:
     """Show the permissions of a `Relay` and `headway relay`, in both modes.
 
     TARGETS are the topics that it delivers to.
@@ -212,7 +214,7 @@ def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool)
       headway acls relay orders --levels 3 --principal User:relay
     """
     names = {"scheduler": [_named(scheduler)], "topic": _kafka_topics(targets, levels)}
-    return rights_of("relay", _cases(fit=fit), names)
+    return permissions_of("relay", _cases(fit=fit), names)
 
 
 @acls.group()
@@ -225,14 +227,16 @@ def spark() -> None:
 @_LEVELS
 @click.option("--group", help="The option group.id, under which progress is committed.")
 @_role
-def source(topics: Sequence[str], levels: int | None, group: str | None) -> Iterable[Right]:
+def source(topics: Sequence[str], levels: int | None, group: str | None) -> Iterable[Permission]:
     """Show the permissions to read with `spark.readStream.format("headway")`.
 
     \b
       headway acls spark source orders --levels 3 --principal User:spark
     """
     groups = groups_of(group, levels, per_level=True) if group else []
-    return rights_of("spark source", _cases(group=group), {"topic": _kafka_topics(topics, levels), "group": groups})
+    return permissions_of(
+        "spark source", _cases(group=group), {"topic": _kafka_topics(topics, levels), "group": groups}
+    )
 
 
 @spark.command()
@@ -256,7 +260,7 @@ def sink(
     due: bool,
     scheduler: str,
     create: bool,
-) -> Iterable[Right]:
+) -> Iterable[Permission]:
     """Show the permissions to write with `df.writeStream.format("headway")`.
 
     \b
@@ -268,7 +272,7 @@ def sink(
         "markers": [f"{marker_topic}-unnamed" if unnamed else marker_topic],
         "scheduler": [_named(scheduler)],
     }
-    return rights_of("spark sink", _cases(**{"exactly-once": once}, due=due, create=create and once), names)
+    return permissions_of("spark sink", _cases(**{"exactly-once": once}, due=due, create=create and once), names)
 
 
 @spark.command(name="workers")
@@ -276,7 +280,7 @@ def sink(
 @_RETRY_LATER
 @_CREATE
 @_role
-def workers_(workers: Sequence[str], retry_later: bool, create: bool) -> Iterable[Right]:
+def workers_(workers: Sequence[str], retry_later: bool, create: bool) -> Iterable[Permission]:
     """Show the permissions of `run_workers` for these workers.
 
     \b
@@ -289,13 +293,13 @@ def workers_(workers: Sequence[str], retry_later: bool, create: bool) -> Iterabl
 @acls.command()
 @_NAME
 @_role
-def schedule(scheduler: str) -> Iterable[Right]:
+def schedule(scheduler: str) -> Iterable[Permission]:
     """Show the permissions of `headway schedule list`, `stats`, `fit` and `report`.
 
     \b
       headway acls schedule --principal User:ops
     """
-    return rights_of("schedule", ["commands"], {"scheduler": [_named(scheduler)]})
+    return permissions_of("schedule", ["commands"], {"scheduler": [_named(scheduler)]})
 
 
 @acls.command()
@@ -304,13 +308,13 @@ def schedule(scheduler: str) -> Iterable[Right]:
 @_CREATE
 @click.option("--delete", is_flag=True, help="Include permissions to delete them.")
 @_role
-def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool) -> Iterable[Right]:
+def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool) -> Iterable[Permission]:
     """Show the permissions of `headway topics`.
 
     \b
       headway acls topics orders --levels 3 --create --principal User:ops
     """
-    return rights_of("topics", _cases(create=create, delete=delete), {"topic": _kafka_topics(topics, levels)})
+    return permissions_of("topics", _cases(create=create, delete=delete), {"topic": _kafka_topics(topics, levels)})
 
 
 @acls.command()
@@ -320,14 +324,16 @@ def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool
 @_ONE_GROUP
 @click.option("--change", is_flag=True, help="Include permissions to copy and reset commits.")
 @_role
-def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bool, change: bool) -> Iterable[Right]:
+def offsets(
+    group: str, topics: Sequence[str], levels: int | None, one_group: bool, change: bool
+) -> Iterable[Permission]:
     """Show the permissions of `headway offsets` for a group that reads TOPICS.
 
     \b
       headway acls offsets billing orders --levels 3 --principal User:ops
     """
     groups = groups_of(group, levels, per_level=not one_group)
-    return rights_of("offsets", _cases(change=change), {"topic": _kafka_topics(topics, levels), "group": groups})
+    return permissions_of("offsets", _cases(change=change), {"topic": _kafka_topics(topics, levels), "group": groups})
 
 
 @acls.command()
@@ -337,7 +343,7 @@ def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bo
 )
 @click.option("--settle", is_flag=True, help="Include permissions to settle letters without sending them.")
 @_role
-def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Right]:
+def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Permission]:
     """Show the permissions of `headway dead list` and `show`.
 
     --send-again-to and --settle add the permissions of `send-again` and `settle`.
@@ -346,10 +352,10 @@ def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Right]:
       headway acls dead orders-dead --send-again-to orders-0 --principal User:ops
     """
     names = {"topic": _kafka_topics([topic], None), "target": _kafka_topics(targets, None)}
-    return rights_of("dead", _cases(**{"send again": targets}, settle=settle), names)
+    return permissions_of("dead", _cases(**{"send again": targets}, settle=settle), names)
 
 
-def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Right]:
+def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Permission]:
     own_id = (worker.options.producer_config or {}).get("transactional.id")
     names = {
         "topic": [*worker.kafka_topics(), *(literal_beginning(each) for each in worker.topics if each.startswith("^"))],
@@ -363,7 +369,7 @@ def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Right]:
     }
     has_rates = worker.options.rate_limit is not None or worker.options.tenant_rate_limit is not None
     declared = _cases(transactional=worker.options.commit_mode == "transactional", rates=has_rates)
-    return rights_of(role, [*cases, "outputs", "dead letters", *declared], names)
+    return permissions_of(role, [*cases, "outputs", "dead letters", *declared], names)
 
 
 def _cases(**wanted: object) -> list[str]:
@@ -387,11 +393,17 @@ def _named(scheduler: str) -> str:
     return scheduler
 
 
-def _show_commands(rights: Sequence[Right], principal: str, servers: str, as_json: bool) -> None:
+def _show_commands(permissions: Sequence[Permission], principal: str, servers: str, as_json: bool) -> None:
     before = ["kafka-acls", "--bootstrap-server", servers, "--command-config", "admin.properties"]
-    commands = [shlex.join([*before, *arguments]) for arguments in kafka_acls(rights, principal)]
+    commands = [shlex.join([*before, *arguments]) for arguments in kafka_acls(permissions, principal)]
     if as_json:
-        echo_json({"principal": principal, "rights": [_described(right) for right in rights], "commands": commands})
+        echo_json(
+            {
+                "principal": principal,
+                "permissions": [_described(permission) for permission in permissions],
+                "commands": commands,
+            }
+        )
     else:
         click.echo("\n".join(commands))
 
@@ -401,12 +413,14 @@ def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
     unknown = [finding for finding in findings if finding.held is Presence.UNKNOWN]
     if as_json:
         held = {Presence.YES: True, Presence.NO: False, Presence.UNKNOWN: None}
-        rights = [{**_described(each.right), "held": held[each.held], "reason": each.reason} for each in findings]
-        echo_json({"rights": rights})
+        permissions = [
+            {**_described(each.permission), "held": held[each.held], "reason": each.reason} for each in findings
+        ]
+        echo_json({"permissions": permissions})
     else:
         for finding in (*missing, *unknown):
             reason = f" ({finding.reason})" if finding.reason else ""
-            click.echo(f"{finding.held.value}: {finding.right}{reason}")
+            click.echo(f"{finding.held.value}: {finding.permission}{reason}")
         granted = len(findings) - len(missing) - len(unknown)
         rest = f", {len(unknown):,} cannot be determined" if unknown else ""
         required = count(len(findings), "permission")
@@ -414,6 +428,11 @@ def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
     click.get_current_context().exit(1 if missing else 0)
 
 
-def _described(right: Right) -> dict[str, object]:
-    pattern = "prefixed" if right.prefixed else "literal"
-    return {"operation": right.operation, "resource": right.resource, "name": right.name, "pattern": pattern}
+def _described(permission: Permission) -> dict[str, object]:
+    pattern = "prefixed" if permission.prefixed else "literal"
+    return {
+        "operation": permission.operation,
+        "resource": permission.resource,
+        "name": permission.name,
+        "pattern": pattern,
+    }

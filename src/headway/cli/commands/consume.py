@@ -16,7 +16,7 @@ from headway.cli.records.record_lines import record_json, text_line
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import groups_of
 from headway.core.levels.policies import PolicyName
-from headway.core.rights import Right
+from headway.core.permissions import Permission
 from headway.priority.consumer import PriorityConsumer
 from headway.settings.config import ConsumerSettings
 
@@ -138,7 +138,7 @@ def consume(
     ours: dict[str, Any] = {"group.id": group, "levels": choice.levels, "max.poll.records": capacity}
     ours |= {"enable.auto.commit": False, **({"group.per.level": False} if one_group else {})}
     config = {"auto.offset.reset": "earliest"} | connection.config | ours
-    admin.require(_rights(choice, ConsumerSettings.parse(config)))
+    admin.require(_permissions(choice, ConsumerSettings.parse(config)))
     with complaints() as complaint, writing(output) as file:
         consumer = PriorityConsumer(config, distributor=distributor, policy=policy)
         consumption = Consumption(consumer, file, encode, choice.levels, complaint)
@@ -156,13 +156,13 @@ def _refuse_group_options(context: click.Context) -> None:
             raise click.UsageError(f"--{option} applies to reading as a group, but --partition reads without one.")
 
 
-def _rights(choice: TopicChoice, settings: ConsumerSettings) -> list[Right]:
+def _permissions(choice: TopicChoice, settings: ConsumerSettings) -> list[Permission]:
     """Return the permissions that are needed to read the topics.
 
     Patterns are left out, because their topics are not known.
 
     The permissions are checked before the consumer starts, because a consumer without them would wait forever.
     """
-    found = [Right("Read", "Topic", name) for level in range(choice.levels) for name in choice.kafka_topics(level)]
+    found = [Permission("Read", "Topic", name) for level in range(choice.levels) for name in choice.kafka_topics(level)]
     groups = groups_of(settings.group, settings.levels, per_level=settings.group_per_level)
-    return found + [Right("Read", "Group", group) for group in groups]
+    return found + [Permission("Read", "Group", group) for group in groups]

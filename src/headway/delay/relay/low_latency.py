@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
+from headway.core.permissions import permission_for
 from headway.core.record_size import size_of
-from headway.core.rights import right_for
 from headway.delay.records import RelayRecord
 from headway.delay.relay.output import (
     COMMIT_CHECKED_AGAIN_AFTER,
@@ -259,6 +259,6 @@ class LowLatency(RelayOutput):
 
 def _not_stored(topic: str, error: Any) -> KafkaError:
     """Return the error for a record that was not stored, if the relay cannot continue without it."""
-    if right := right_for(error.name(), "Write", topic=topic):
-        return AuthorizationError(right.missing())
+    if permission := permission_for(error.name(), "Write", topic=topic):
+        return AuthorizationError(permission.missing())
     return KafkaError(f"A record for {topic} was not stored: {error.str()}.")

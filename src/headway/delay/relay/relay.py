@@ -24,10 +24,10 @@ from headway.delay.relay.exactly_once import ExactlyOnce
 from headway.delay.relay.low_latency import LowLatency
 from headway.delay.relay.output import Mode, RelayOutput, RelayParts
 from headway.delay.relay.partition_relays import PartitionRelays, counts_of
+from headway.delay.relay.permissions import LostPermissions, permissions_to_work, require_permissions
 from headway.delay.relay.predecessors import Predecessors
 from headway.delay.relay.producers import producer_settings
 from headway.delay.relay.restarts import Restarts
-from headway.delay.relay.rights import LostRights, require_rights, rights_to_work
 from headway.delay.relay.round_timing import RoundTiming
 from headway.delay.relay.search import Searcher
 from headway.delay.relay.topic_watch import TopicWatch
@@ -37,7 +37,7 @@ from headway.errors import AuthenticationError, AuthorizationError, ClosedError,
 from headway.kafka.binding.factory import both
 from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.consumer.relay_consumer import RelayConsumer
-from headway.kafka.missing_rights import is_of_the_group, lacks_a_right
+from headway.kafka.missing_permissions import is_of_the_group, lacks_a_permission
 from headway.kafka.reading.compacted import TopicReader
 from headway.runtime.deferred_signals import allow_signals
 from headway.runtime.end_steps import EndSteps, construction
@@ -116,7 +116,7 @@ class Relay(Closable):
         self._restarts = Restarts()
         self.counts: Counter[str] = Counter()
         consumer_config = {"group.id": name} | {key: each for key, each in config.items() if key not in PRODUCERS_OWN}
-        self._lost = LostRights(self._producer_config, names, str(consumer_config["group.id"]))
+        self._lost = LostPermissions(self._producer_config, names, str(consumer_config["group.id"]))
         self._has_worked = False
         self._searcher = Searcher(self._connection, names, wake)
         self._relays = PartitionRelays(names, self._searcher, self._fitter)
@@ -156,7 +156,7 @@ class Relay(Closable):
         self._check_open()
         if not await_topics(self._in_use.begin, lambda: self._stopping.is_set() or until(), self._names, self._wake):
             return
-        require_rights(self._reader.admin, self._names, self._in_use.delay_topics, self._connection)
+        require_permissions(self._reader.admin, self._names, self._in_use.delay_topics, self._connection)
         self._subscribe()
         while not self._stopping.is_set() and not until():
             self._consumer.check()
@@ -167,7 +167,7 @@ class Relay(Closable):
                 self._restarts.raise_if_lasting(error)
                 self._restart(error)
             except KafkaError as error:
-                if lacks_a_right(error):
+                if lacks_a_permission(error):
                     self._stand_back(self._lost.explain(error))
                 else:
                     self._restart(error)
@@ -257,7 +257,7 @@ class Relay(Closable):
         """
         if not self._has_worked:
             raise error
-        self._lost.wait_for(rights_to_work(self._names, self._in_use.delay_topics), str(error))
+        self._lost.wait_for(permissions_to_work(self._names, self._in_use.delay_topics), str(error))
         self._forget(0)
         if not is_of_the_group(error):  # without permission for the group, the relay cannot leave the group either
             self._consumer.leave()

@@ -61,7 +61,7 @@ OPEN_TRANSACTION_ENDS_WITHIN = 90.0
 By default, brokers abort a transaction after a minute, but they check only at intervals.
 """
 
-RIGHTS_ASKED_FOR_EVERY = 1.0
+PERMISSIONS_ASKED_FOR_EVERY = 1.0
 """The interval of the checks whether a missing permission has been granted.
 
 The interval is short, because a user may be waiting for the new permission to take effect.

@@ -6,10 +6,10 @@ librdkafka reports a missing permission only once, and then retries silently.
 import logging
 from concurrent.futures import Future
 
-from headway.core.rights import Right
+from headway.core.permissions import Permission
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
-from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
+from headway.kafka.binding.time_limits import PERMISSIONS_ASKED_FOR_EVERY
 from headway.runtime.background import in_background
 from headway.settings.config import Config, settings_beside
 
@@ -28,12 +28,12 @@ class AccessWatch:
 
     def __init__(self, config: Config) -> None:
         self._config = settings_beside(config)
-        self._rights: dict[Right, None] = {}
+        self._permissions: dict[Permission, None] = {}
         self._admin: Admin | None = None
-        self._asked: Future[Right | None] | None = None
+        self._asked: Future[Permission | None] | None = None
         self._look_at = 0.0
         self._reported_at: float | None = None
-        self.missing: Right | None = None
+        self.missing: Permission | None = None
 
     @property
     def is_on(self) -> bool:
@@ -44,15 +44,15 @@ class AccessWatch:
         """Return a sentence that names the missing permission and what to do, or None if no permission is missing."""
         return self.missing.missing(self._config) if self.missing else None
 
-    def refused(self, right: Right, now: float) -> str | None:
+    def refused(self, permission: Permission, now: float) -> str | None:
         """Start to check this permission, which Kafka has reported as missing.
 
         Returns a sentence about the missing permission if it is time to report it, otherwise None.
         """
-        self._rights[right] = None
+        self._permissions[permission] = None
         if self.missing is None:
-            self.missing = right
-            self._look_at = now + RIGHTS_ASKED_FOR_EVERY
+            self.missing = permission
+            self._look_at = now + PERMISSIONS_ASKED_FOR_EVERY
         return self._due(now)
 
     def look(self, now: float) -> str | None:
@@ -67,15 +67,15 @@ class AccessWatch:
                 self._asked = in_background(self._ask)
         elif self._asked.done():
             asked, self._asked = self._asked, None
-            self._look_at = now + RIGHTS_ASKED_FOR_EVERY
+            self._look_at = now + PERMISSIONS_ASKED_FOR_EVERY
             self._note(asked)
         return self._due(now)
 
-    def _ask(self) -> Right | None:
+    def _ask(self) -> Permission | None:
         self._admin = self._admin or Admin(self._config)
-        return self._admin.missing(list(self._rights))
+        return self._admin.missing(list(self._permissions))
 
-    def _note(self, asked: Future[Right | None]) -> None:
+    def _note(self, asked: Future[Permission | None]) -> None:
         try:
             missing = asked.result()
         except HeadwayError as error:
@@ -86,7 +86,7 @@ class AccessWatch:
             return
         if missing is None:
             log.info("A permission that was missing has been granted: %s.", self.missing)
-            self._rights.clear()
+            self._permissions.clear()
             self._admin = self._reported_at = None
         self.missing = missing
 

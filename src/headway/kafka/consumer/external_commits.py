@@ -7,7 +7,7 @@ from collections import defaultdict
 import confluent_kafka as ck
 
 from headway.core.levels.naming import level_group
-from headway.core.rights import Right
+from headway.core.permissions import Permission
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding import capi
@@ -91,7 +91,7 @@ class ExternalCommits:
         self._latest, self._not_before = None, time.monotonic() + _PAUSE_AFTER_REFUSAL
         if str(error) != self._complaint:
             self._complaint = str(error)
-            why = self._missing_right() or error
+            why = self._missing_permission() or error
             log.warning(
                 "The progress of the query could not be committed to the group %s, where Kafka's tools would show "
                 "it: %s",
@@ -99,14 +99,14 @@ class ExternalCommits:
                 why,
             )
 
-    def _missing_right(self) -> str | None:
+    def _missing_permission(self) -> str | None:
         """Return a sentence about a missing permission, or None.
 
         For a missing permission, librdkafka reports only that the commit has timed out.
         """
         groups = [self._group_of(level) for level in self._consumers]
         try:
-            missing = Admin(self._config).missing([Right("Read", "Group", group) for group in groups])
+            missing = Admin(self._config).missing([Permission("Read", "Group", group) for group in groups])
         except KafkaError:
             return None
         return missing.missing(self._config) if missing else None

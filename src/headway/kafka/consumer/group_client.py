@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 import confluent_kafka as ck
 
 from headway.core.offsets.lost_place import RESETS
-from headway.core.rights import Right, right_for
+from headway.core.permissions import Permission, permission_for
 from headway.errors import AuthorizationError, FetchError, FetchRefusedError, HeadwayError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import PendingCommit
@@ -25,7 +25,7 @@ from headway.kafka.consumer.access_watch import AccessWatch
 from headway.kafka.consumer.addresses import Addresses
 from headway.kafka.consumer.group_watch import GroupWatch
 from headway.kafka.consumer.missing_topics import missing_topic
-from headway.kafka.missing_rights import is_of_the_group, why_refused
+from headway.kafka.missing_permissions import is_of_the_group, why_refused
 from headway.kafka.reading.log_bounds import NONE_THAT_LATE, fetched_end, watermarks
 from headway.kafka.reading.topic_ids import TopicIds
 from headway.records.record_types import TopicPartition
@@ -249,8 +249,8 @@ class GroupClient:
     def _cannot_go_on(self, error: ck.KafkaError) -> KafkaError:
         ended = f"{self.who} cannot continue"
         if _GROUP_REFUSED in error.str():  # in a KIP-848 group, librdkafka treats this error as fatal
-            right = Right("Read", "Group", self.group)
-            return AuthorizationError(f"{ended}: {right.missing(self.config)} Then create a new consumer.")
+            permission = Permission("Read", "Group", self.group)
+            return AuthorizationError(f"{ended}: {permission.missing(self.config)} Then create a new consumer.")
         return KafkaError(
             f"{ended}: {error.str()}. Create a new consumer. If another consumer has the same group.instance.id, give "
             "each consumer an id of its own."
@@ -383,7 +383,7 @@ class GroupClient:
         return self._access.sentence()
 
     @property
-    def lacks_a_right(self) -> bool:
+    def lacks_a_permission(self) -> bool:
         """True if a permission was reported as missing, and no later check has found that it was granted."""
         return self._access.is_on
 
@@ -405,10 +405,10 @@ class GroupClient:
 
     def is_refused(self, topic: str | None, error: ck.KafkaError | None) -> bool:
         """Return whether this error means that a permission is missing. If so, it is reported."""
-        right = error and right_for(error.name(), "Read", topic=topic, group=self.group)
-        if not right:
+        permission = error and permission_for(error.name(), "Read", topic=topic, group=self.group)
+        if not permission:
             return False
-        self._report_refusal(self._access.refused(right, time.monotonic()), topic)
+        self._report_refusal(self._access.refused(permission, time.monotonic()), topic)
         return True
 
     def _report_refusal(self, sentence: str | None, topic: str | None = None) -> None:

@@ -146,13 +146,13 @@ class LevelConsumer:
         if not self.client.addresses.subscription.topics:
             return False
         self.membership.advance(now)
-        if self.client.lacks_a_right and self.client.is_granted(now):
-            self._use_granted_right()
+        if self.client.lacks_a_permission and self.client.is_granted(now):
+            self._use_granted_permission()
         if self._turns.has_starting:
             self._route_started()
         return True
 
-    def _use_granted_right(self) -> None:
+    def _use_granted_permission(self) -> None:
         """Look for topics or fetch again immediately, because a missing permission was granted.
 
         librdkafka itself would do so only seconds later, or minutes later for topics that it was not permitted to see.

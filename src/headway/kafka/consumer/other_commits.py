@@ -21,7 +21,7 @@ from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.factory import make_client
 from headway.kafka.consumer.group_client import GroupClient
 from headway.kafka.coordinator import ask_for_members_of, coordinator_client
-from headway.kafka.missing_rights import is_refusal
+from headway.kafka.missing_permissions import is_refusal
 from headway.kafka.reading.group_state import NO_GROUP, is_gone
 from headway.settings.config import settings_beside
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 
-from headway.core.rights import Right
+from headway.core.permissions import Permission
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.capi import Partition, committed, wake_on_events
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.unpacking import UNPACKS, Unpacking, is_not_unpacked
-from headway.kafka.missing_rights import is_refusal, why_refused
+from headway.kafka.missing_permissions import is_refusal, why_refused
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
 from headway.settings.config import Config
@@ -221,7 +221,7 @@ class Deletion:
     def __init__(self) -> None:
         self._deleted: dict[Partition, int] = {}
         self._asked: dict[Partition, Future[DeletedRecords]] = {}
-        self.refused: Right | None = None
+        self.refused: Permission | None = None
 
     def delete_before(self, offsets: Mapping[Partition, int], admin: Admin) -> None:
         """Request a deletion of the records before these offsets, without waiting.
@@ -250,4 +250,4 @@ class Deletion:
             del self._asked[place]
             if isinstance(error := answer.exception(), ck.KafkaException) and is_refusal(error.args[0]):
                 self._deleted.pop(place, None)
-                self.refused = Right("Delete", "Topic", place[0])
+                self.refused = Permission("Delete", "Topic", place[0])

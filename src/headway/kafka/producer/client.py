@@ -12,7 +12,7 @@ import confluent_kafka as ck
 
 from headway.core.levels.naming import what_there_is
 from headway.core.outgoing_record import OutgoingRecord
-from headway.core.rights import Right, right_for
+from headway.core.permissions import Permission, permission_for
 from headway.errors import (
     AuthenticationError,
     DeliveryError,
@@ -27,7 +27,7 @@ from headway.kafka.binding.error_causes import NO_ANSWER, is_purged, is_retriabl
 from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_client
 from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.binding.time_limits import ONLINE_WITHIN
-from headway.kafka.missing_rights import is_refusal
+from headway.kafka.missing_permissions import is_refusal
 from headway.kafka.producer.headers import check_headers
 from headway.kafka.producer.report_pump import ReportPump
 from headway.runtime.background import in_background
@@ -184,8 +184,8 @@ class ProducerClient:
 
     def refusal(self, topic: str, error: Exception) -> HeadwayError:
         """Turn an error of librdkafka's `produce` into an error of Headway."""
-        if isinstance(error, ck.KafkaException) and (right := self.missing_right(error.args[0], topic)):
-            return DeliveryRefusedError(f"A record for {topic} was refused. {right.missing(self.config)}")
+        if isinstance(error, ck.KafkaException) and (permission := self.missing_permission(error.args[0], topic)):
+            return DeliveryRefusedError(f"A record for {topic} was refused. {permission.missing(self.config)}")
         return refusal(topic, error)
 
     # Delivery reports
@@ -309,7 +309,7 @@ class ProducerClient:
             return _as_clause(refusal)
         return error.str() + (self.because() if error.code() in NO_ANSWER or is_purged(error) else "")
 
-    def missing_right(self, error: ck.KafkaError, topic: str) -> Right | None:
+    def missing_permission(self, error: ck.KafkaError, topic: str) -> Permission | None:
         """Return the missing permission that caused a record to be refused or purged.
 
         Returns None if the cause is different.
@@ -322,8 +322,8 @@ class ProducerClient:
                 # This error was reported by the previous producer; the current one has no fatal error.
                 fatal = self._ended_with
             if is_refusal(fatal):  # without the permission, the client got no producer id
-                return Right("Write", "Topic", topic)
-        return right_for(error.name(), "Write", topic=topic)
+                return Permission("Write", "Topic", topic)
+        return permission_for(error.name(), "Write", topic=topic)
 
     def _still_refused(self) -> AuthenticationError | None:
         return self._refusal if self._refusal and not was_connected(self.producer) else None
@@ -428,8 +428,8 @@ class ProducerClient:
         return self._missing.get(topic, "")
 
     def _raise_if_refused(self, topic: str, error: ck.KafkaError | None) -> None:
-        if error is not None and (right := right_for(error.name(), "Write", topic=topic)):
-            raise DeliveryRefusedError(right.missing(self.config)) from ck.KafkaException(error)
+        if error is not None and (permission := permission_for(error.name(), "Write", topic=topic)):
+            raise DeliveryRefusedError(permission.missing(self.config)) from ck.KafkaException(error)
 
     def _ask(self, topic: str, timeout: float) -> "TopicMetadata":
         with self._asking:  # another thread might replace the producer with `renew`

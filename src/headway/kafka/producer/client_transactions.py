@@ -11,7 +11,7 @@ from functools import partial
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import CommittedOffsets, await_connection, send_offsets_to_transaction
 from headway.kafka.binding.error_causes import is_out_of_place, is_retriable, refused
-from headway.kafka.missing_rights import raise_if_refused
+from headway.kafka.missing_permissions import raise_if_refused
 from headway.kafka.producer.client import SLICE, ProducerClient
 from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import defer_signals, heed_signals

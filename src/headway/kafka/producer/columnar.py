@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import confluent_kafka as ck
 
-from headway.core.rights import Right, right_for
+from headway.core.permissions import Permission, permission_for
 from headway.errors import (
     AuthorizationError,
     DeliveryError,
@@ -249,8 +249,8 @@ class ColumnarProducer:
             self._given_up_topics.add(str(message.topic()))
         elif error is not None and self._refused is None:
             topic = str(message.topic())
-            if right := right_for(error.name(), "Write", topic=topic):
-                self._refused = DeliveryRefusedError(right.missing(self._connection))
+            if permission := permission_for(error.name(), "Write", topic=topic):
+                self._refused = DeliveryRefusedError(permission.missing(self._connection))
                 return
             place = f"partition {message.partition()} of {topic}"
             suspects = self._suspects_for(error, topic)
@@ -273,8 +273,8 @@ class ColumnarProducer:
         while True:  # some brokers know a new topic later than others
             about = self._while_retriable(lambda seconds: self._producer.list_topics(topic, timeout=seconds)).topics
             error = about[topic].error
-            if error and (right := right_for(error.name(), "Write", topic=topic)):
-                raise DeliveryRefusedError(right.missing(self._connection)) from ck.KafkaException(error)
+            if error and (permission := permission_for(error.name(), "Write", topic=topic)):
+                raise DeliveryRefusedError(permission.missing(self._connection)) from ck.KafkaException(error)
             if error is None or time.monotonic() > deadline:
                 led = [(topic, number) for number in with_leader(about[topic])]
                 await_online(self._producer, led, ONLINE_WITHIN)
@@ -305,8 +305,8 @@ class ColumnarProducer:
         if is_transactional and error.args[0].code() == ck.KafkaError._STATE:
             error = self._why_aborted()
         if error.args[0].code() == ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            right = Right("Write", "TransactionalId", self._transactional_id or "")
-            raise AuthorizationError(right.missing(self._connection)) from error
+            permission = Permission("Write", "TransactionalId", self._transactional_id or "")
+            raise AuthorizationError(permission.missing(self._connection)) from error
         reason = describe(error.args[0])
         if error.args[0].code() in _OF_TOPICS:
             reason = (self._forbidden() or reason).rstrip(".")

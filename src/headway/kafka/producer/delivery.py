@@ -172,8 +172,8 @@ def without_offset(destination: Destination) -> DeliveryError | None:
 def not_delivered(destination: Destination, error: ReportError) -> DeliveryError:
     """Return the error for a record that was not delivered, given the error in its report."""
     topic, level, client = destination.topic, destination.level, destination.client
-    if right := client.missing_right(error, destination.kafka_topic):
-        return DeliveryRefusedError(f"A record for {topic} at level {level} was not delivered. {right.missing()}")
+    if permission := client.missing_permission(error, destination.kafka_topic):
+        return DeliveryRefusedError(f"A record for {topic} at level {level} was not delivered. {permission.missing()}")
     if error.name() in _NO_SUCH_TOPIC or (error.name() in _TIMED_OUT and client.is_missing(destination.kafka_topic)):
         return topic_missing(destination)
     return DeliveryError(f"A record for {topic} at level {level} was not delivered: {client.reason_of(error)}.")

@@ -12,7 +12,7 @@ import confluent_kafka as ck
 from headway.core.outgoing_record import OutgoingRecord
 from headway.errors import KafkaError
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
-from headway.kafka.missing_rights import raise_if_refused
+from headway.kafka.missing_permissions import raise_if_refused
 from headway.kafka.producer.client import ProducerClient
 
 # The number of records to write. The round trip of the first record includes connecting the client, which takes far

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import confluent_kafka as ck
 
 from headway.core.outgoing_record import OutgoingRecord
-from headway.core.rights import right_for
+from headway.core.permissions import permission_for
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.binding.capi import CommittedOffsets
 from headway.kafka.binding.error_causes import error_name, is_purged, is_the_records_own, refuses_all
@@ -219,8 +219,8 @@ class _WriteReports:
         self.is_broken = True
         topic = self.records[position].topic
         if is_the_records_own(error):
-            right = right_for(error.name(), "Write", topic=topic)
-            reason = right.missing() if right else error.str()
+            permission = permission_for(error.name(), "Write", topic=topic)
+            reason = permission.missing() if permission else error.str()
             self.rejection = self.rejection or Rejection(position if self._is_certain else None, error.name(), reason)
         elif is_purged(error):
             self.note_purged()

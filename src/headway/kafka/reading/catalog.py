@@ -14,7 +14,7 @@ from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import is_transient, retrying
 from headway.kafka.binding.time_limits import BROKER_RESTARTS_WITHIN
-from headway.kafka.missing_rights import why_refused
+from headway.kafka.missing_permissions import why_refused
 from headway.kafka.reading.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, list_offsets
 from headway.kafka.reading.range_reader import Offsets, name_of
 from headway.kafka.reading.topic_naming import NamedTopic, TopicNaming, kafka_topic

@@ -27,7 +27,7 @@ from headway.kafka.binding.time_limits import (
     CREATED_TOPIC_KNOWN_WITHIN,
     OPEN_TRANSACTION_ENDS_WITHIN,
 )
-from headway.kafka.missing_rights import why_not_readable
+from headway.kafka.missing_permissions import why_not_readable
 from headway.kafka.reading.log_bounds import fetched_end, watermarks
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
 from headway.runtime.lifecycle import Closable

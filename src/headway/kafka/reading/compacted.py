@@ -12,7 +12,7 @@ from headway.errors import KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.factory import both
 from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BOUNDS_TOLD_WITHIN
-from headway.kafka.missing_rights import why_not_readable
+from headway.kafka.missing_permissions import why_not_readable
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
 from headway.runtime.background import in_background

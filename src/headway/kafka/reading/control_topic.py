@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 
 import confluent_kafka as ck
 
-from headway.core.rights import Right, topic_rights
+from headway.core.permissions import Permission, topic_permissions
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, RECORDS_AWAITED_FOR
-from headway.kafka.missing_rights import why_refused
+from headway.kafka.missing_permissions import why_refused
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.tail import TailReader
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
@@ -39,7 +39,7 @@ class ControlTopic:
         self._topic = topic
         self._admin = Admin(config)
         self._find_or_create()
-        self._admin.require(topic_rights("Read", topic) + topic_rights("Write", topic))
+        self._admin.require(topic_permissions("Read", topic) + topic_permissions("Write", topic))
 
     def _find_or_create(self) -> None:
         if self._topic in self._admin.topics("Read"):
@@ -76,7 +76,7 @@ class ControlTopic:
             if error is None or error.code() == ck.KafkaError._PARTITION_EOF:
                 return
             if error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise AuthorizationError(Right("Read", "Topic", self._topic).missing(self._config))
+                raise AuthorizationError(Permission("Read", "Topic", self._topic).missing(self._config))
 
     def say(self, run: str, word: bytes) -> None:
         """Send a message to all processes of a run.

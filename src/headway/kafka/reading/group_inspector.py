@@ -17,7 +17,7 @@ from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, BROKER_RESTARTS_WITHIN
 from headway.kafka.binding.unpacking import Unpacking, is_not_unpacked
 from headway.kafka.coordinator import ask_for_members, ask_for_offsets, coordinator_client
-from headway.kafka.missing_rights import raise_if_refused, why_not_readable, why_refused
+from headway.kafka.missing_permissions import raise_if_refused, why_not_readable, why_refused
 from headway.kafka.reading.group_state import NO_GROUP, Member, members_by_partition
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
@@ -122,7 +122,7 @@ class GroupInspector(Closable):
 
     def partitions(self) -> list[Partition]:
         """Return the partitions for which the group has committed an offset."""
-        self._require_right()
+        self._require_permission()
         found = self._asked(self._committed_partitions)
         return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
 
@@ -155,12 +155,12 @@ class GroupInspector(Closable):
         commits. Instead, it searches for the coordinator until the request times out.
         """
         if self._committer is None:
-            self._require_right()
+            self._require_permission()
             ours = {"enable.auto.commit": False, "group.id": self.group}
             self._committer = make_client(ck.Consumer, {"log_level": 2, **self._kafka, **ours})
         return self._committer
 
-    def _require_right(self) -> None:
+    def _require_permission(self) -> None:
         """Raise `KafkaError` if this client is not permitted to see the group.
 
         The check requests the group's description rather than its offsets, because librdkafka 2.16 crashes the process

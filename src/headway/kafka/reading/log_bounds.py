@@ -26,7 +26,7 @@ from headway.kafka.binding.capi import Partition, await_connection
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import LOG_BOUNDS_TOLD_WITHIN
-from headway.kafka.missing_rights import is_refusal, why_refused
+from headway.kafka.missing_permissions import is_refusal, why_refused
 from headway.settings.config import Config
 
 EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ from headway.errors import KafkaError
 from headway.kafka.admin import describe
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.unpacking import Unpacking, is_not_unpacked
-from headway.kafka.missing_rights import why_not_readable
+from headway.kafka.missing_permissions import why_not_readable
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.topic_naming import kafka_topic
 from headway.kafka.reading.unjoined_consumer import OURS as UNJOINED

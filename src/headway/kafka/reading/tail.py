@@ -11,7 +11,7 @@ from headway.errors import AuthorizationError, HeadwayError
 from headway.kafka.binding.connection import Connection, change_credentials
 from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, RECORDS_AWAITED_FOR
-from headway.kafka.missing_rights import is_refusal, why_not_readable
+from headway.kafka.missing_permissions import is_refusal, why_not_readable
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.topic_ids import TopicIds
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer

@@ -102,7 +102,7 @@ class TurnsOfLists(RuleBasedStateMachine):
         assert self.in_a_row <= 2
 
     @invariant()
-    def the_counts_are_right(self) -> None:
+    def the_counts_are_permission(self) -> None:
         assert self.turns.ready == sum(len(place.ready) for place in self.places.values())
         for place in self.places.values():
             assert self.turns.ready_of(place.assignment) == len(place.ready)

@@ -7,15 +7,15 @@ from concurrent.futures import Future
 from typing import Any
 
 from headway.core.delay.ladder import MEMORY
-from headway.core.rights import Right
+from headway.core.permissions import Permission
 from headway.delay.relay.producers import fenced, ids_begin_with, new_id
 from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.error_causes import librdkafka_error
-from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
+from headway.kafka.binding.time_limits import PERMISSIONS_ASKED_FOR_EVERY
 from headway.kafka.consumer.relay_consumer import NOT_DELETED
-from headway.kafka.missing_rights import why_refused
+from headway.kafka.missing_permissions import why_refused
 from headway.runtime.background import in_background
 
 log = logging.getLogger(__name__)
@@ -24,22 +24,22 @@ _WARN_EVERY = 10.0
 _CLOSE_WITHIN = 0.1
 
 
-def rights_to_work(names: TopicNames, delay_topics: Collection[int]) -> list[Right]:
+def permissions_to_work(names: TopicNames, delay_topics: Collection[int]) -> list[Permission]:
     """Return the permissions on topics that a relay needs to work."""
     both = [names.state, *(names.delay_topic(delay_topic) for delay_topic in sorted({MEMORY, *delay_topics}))]
-    read = [Right("Read", "Topic", topic) for topic in (*both, names.commands, names.ladder)]
-    return read + [Right("Write", "Topic", topic) for topic in both]
+    read = [Permission("Read", "Topic", topic) for topic in (*both, names.commands, names.ladder)]
+    return read + [Permission("Write", "Topic", topic) for topic in both]
 
 
-def rights_to_delete(names: TopicNames, delay_topics: Collection[int]) -> list[Right]:
+def permissions_to_delete(names: TopicNames, delay_topics: Collection[int]) -> list[Permission]:
     """Return the permissions to delete records that relays have handled."""
     return [
-        Right("Delete", "Topic", topic)
+        Permission("Delete", "Topic", topic)
         for topic in (*map(names.delay_topic, sorted({MEMORY, *delay_topics})), names.commands)
     ]
 
 
-def require_rights(
+def require_permissions(
     admin: Admin, names: TopicNames, delay_topics: Collection[int], connection: Mapping[str, Any]
 ) -> None:
     """Raise `AuthorizationError` if the relay lacks a permission that it needs.
@@ -47,8 +47,8 @@ def require_rights(
     If no broker answers, only log a message.
     """
     try:
-        admin.require(rights_to_work(names, delay_topics))
-        missing = admin.missing(rights_to_delete(names, delay_topics))
+        admin.require(permissions_to_work(names, delay_topics))
+        missing = admin.missing(permissions_to_delete(names, delay_topics))
     except AuthorizationError:
         raise
     except KafkaError as unknown:
@@ -58,7 +58,7 @@ def require_rights(
             log.warning("%s %s", NOT_DELETED, missing.missing(connection))
 
 
-class LostRights:
+class LostPermissions:
     """Checks without blocking whether missing permissions have been granted again. Logs a warning from time to time.
 
     Args:
@@ -71,8 +71,8 @@ class LostRights:
         self._config = config
         self._names = names
         self._group = group
-        self._rights: list[Right] = []
-        self._asked: Future[Right | None] | None = None
+        self._permissions: list[Permission] = []
+        self._asked: Future[Permission | None] | None = None
         self._look_at = 0.0
         self._warned_at: float | None = None
         self.reason: str | None = None
@@ -89,11 +89,11 @@ class LostRights:
         missing = cause and why_refused(cause, "Write", self._config, group=self._group, transactional_id=ids)
         return missing or error
 
-    def wait_for(self, rights: Collection[Right], reason: str) -> None:
+    def wait_for(self, permissions: Collection[Permission], reason: str) -> None:
         """Start to wait for these permissions. At least one of them is missing."""
-        self._rights = [*rights, Right("Read", "Group", self._group)]
+        self._permissions = [*permissions, Permission("Read", "Group", self._group)]
         self.reason = reason
-        self._look_at = time.monotonic() + RIGHTS_ASKED_FOR_EVERY
+        self._look_at = time.monotonic() + PERMISSIONS_ASKED_FOR_EVERY
         self._warn()
 
     def are_granted(self) -> bool:
@@ -106,19 +106,19 @@ class LostRights:
                 self._asked = in_background(self._ask)
         elif self._asked.done():
             asked, self._asked = self._asked, None
-            self._look_at = now + RIGHTS_ASKED_FOR_EVERY
+            self._look_at = now + PERMISSIONS_ASKED_FOR_EVERY
             self._note(asked)
         self._warn()
         return self.reason is None
 
-    def _ask(self) -> Right | None:
+    def _ask(self) -> Permission | None:
         reach = {key: value for key, value in self._config.items() if not key.startswith("transaction")}
-        missing = Admin(reach).missing(self._rights)
+        missing = Admin(reach).missing(self._permissions)
         if missing is None:  # no request returns the permissions for a transactional id, so try to use such an id
             fenced(self._config, new_id(self._names), self._names.state).close(_CLOSE_WITHIN)
         return missing
 
-    def _note(self, asked: "Future[Right | None]") -> None:
+    def _note(self, asked: "Future[Permission | None]") -> None:
         try:
             missing = asked.result()
         except HeadwayError as error:

@@ -32,7 +32,7 @@ _WITH_USER_NAME = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Right:
+class Permission:
     """A permission for one operation on one resource, or on all resources whose names begin with `name`."""
 
     operation: str
@@ -41,11 +41,11 @@ class Right:
     prefixed: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> "Right":
+    def parse(cls, text: str) -> "Permission":
         """Return the permission that a text describes. A name that ends with `*` stands for all names with this prefix.
 
-        >>> Right.parse("Write Topic orders-*")
-        Right(operation='Write', resource='Topic', name='orders-', prefixed=True)
+        >>> Permission.parse("Write Topic orders-*")
+        Permission(operation='Write', resource='Topic', name='orders-', prefixed=True)
         """
         operation, resource, name = text.split(" ", 2)
         return cls(operation, resource, name.removesuffix("*") or "*", name.endswith("*") and name != "*")
@@ -58,10 +58,10 @@ class Right:
         """The name, followed by `*` if it is a prefix."""
         return self.name + "*" * self.prefixed
 
-    def covers(self, other: "Right") -> bool:
+    def covers(self, other: "Permission") -> bool:
         """Return whether this permission includes another one.
 
-        >>> Right.parse("Read Topic orders-*").covers(Right.parse("Describe Topic orders-1"))
+        >>> Permission.parse("Read Topic orders-*").covers(Permission.parse("Describe Topic orders-1"))
         True
         """
         if self.resource != other.resource:
@@ -79,7 +79,7 @@ class Right:
 
         The text names the resource, the principal that needs the permission, and the command that grants it.
 
-        >>> print(Right("Read", "Topic", "orders-0").missing())
+        >>> print(Permission("Read", "Topic", "orders-0").missing())
         The topic orders-0 cannot be read: this client is not authorized. Grant Read on it to the principal of \
 this client (kafka-acls --add --allow-principal 'User:…' --operation Read --topic orders-0).
         """
@@ -97,9 +97,9 @@ this client (kafka-acls --add --allow-principal 'User:…' --operation Read --to
         return f"{named} cannot be {_DONE.get(self.operation, self.operation)}: this client is not authorized"
 
 
-def topic_rights(operation: str, *topics: str) -> list[Right]:
+def topic_permissions(operation: str, *topics: str) -> list[Permission]:
     """Return the permissions for an operation on each of these topics."""
-    return [Right(operation, "Topic", topic) for topic in topics]
+    return [Permission(operation, "Topic", topic) for topic in topics]
 
 
 def principal_of(config: Mapping[str, Any]) -> str | None:
@@ -115,49 +115,51 @@ def principal_of(config: Mapping[str, Any]) -> str | None:
     return f"User:{user}" if user and mechanism in _WITH_USER_NAME else None
 
 
-def right_for(
+def permission_for(
     error: str,
     operation: str,
     *,
     topic: str | None = None,
     group: str | None = None,
     transactional_id: str | None = None,
-) -> Right | None:
+) -> Permission | None:
     """Return the permission that a client lacks, according to the name of Kafka's error.
 
     The result is None if the error is not an authorization error. `operation` is the operation on a topic. For a group,
     the permission is Describe or Read; for a transactional id, it is Write.
 
-    >>> right_for("GROUP_AUTHORIZATION_FAILED", "Read", group="billing")
-    Right(operation='Read', resource='Group', name='billing', prefixed=False)
+    >>> permission_for("GROUP_AUTHORIZATION_FAILED", "Read", group="billing")
+    Permission(operation='Read', resource='Group', name='billing', prefixed=False)
     """
     if error == _TOPIC:
-        return Right(operation, "Topic", topic or "…")
+        return Permission(operation, "Topic", topic or "…")
     if error == _GROUP:
-        return Right("Describe" if operation == "Describe" else "Read", "Group", group or "…")
+        return Permission("Describe" if operation == "Describe" else "Read", "Group", group or "…")
     if error == _TRANSACTIONAL_ID:
-        return Right("Write", "TransactionalId", transactional_id or "…")
+        return Permission("Write", "TransactionalId", transactional_id or "…")
     if error == _CLUSTER:
-        return Right(operation, "Cluster", "kafka-cluster")
+        return Permission(operation, "Cluster", "kafka-cluster")
     return None
 
 
-def least(rights: Iterable[Right]) -> list[Right]:
+def least(permissions: Iterable[Permission]) -> list[Permission]:
     """Return the permissions in the given order, without duplicates and without permissions that others include."""
-    found = list(dict.fromkeys(rights))
+    found = list(dict.fromkeys(permissions))
     return [each for each in found if not any(other.covers(each) for other in found if other != each)]
 
 
-def kafka_acls(rights: Iterable[Right], principal: str) -> list[list[str]]:
+def kafka_acls(permissions: Iterable[Permission], principal: str) -> list[list[str]]:
     """Return the arguments of `kafka-acls --add` commands that grant these permissions, in as few commands as possible.
 
-    >>> for line in kafka_acls([Right("Read", "Topic", "a"), Right("Read", "Topic", "b")], "User:app"):
+    >>> for line in kafka_acls([Permission("Read", "Topic", "a"), Permission("Read", "Topic", "b")], "User:app"):
     ...     print(*line)
     --add --allow-principal User:app --operation Read --topic a --topic b
     """
     operations: dict[tuple[str, str, bool], list[str]] = {}
-    for right in rights:
-        operations.setdefault((right.resource, right.name, right.prefixed), []).append(right.operation)
+    for permission in permissions:
+        operations.setdefault((permission.resource, permission.name, permission.prefixed), []).append(
+            permission.operation
+        )
     alike: dict[tuple[str, bool, tuple[str, ...]], list[str]] = {}
     for (resource, name, prefixed), needed in operations.items():
         alike.setdefault((resource, prefixed, tuple(needed)), []).append(name)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import confluent_kafka as ck
 from confluent_kafka.cimpl import NewTopic
 
-from headway.core.rights import Right
+from headway.core.permissions import Permission
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.allowed_operations import Allowed, allowed_in, allowed_on_group, allows, ask_about_topics
@@ -21,7 +21,7 @@ from headway.kafka.binding import capi
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
-from headway.kafka.missing_rights import is_refusal
+from headway.kafka.missing_permissions import is_refusal
 from headway.settings.config import OWN_KEYS, Config
 
 _PROBE = "headway-acls-check"
@@ -49,12 +49,12 @@ class Presence(Enum):
 class Finding(NamedTuple):
     """The result for one permission. If the result is uncertain or negative, `reason` can explain it."""
 
-    right: Right
+    permission: Permission
     held: Presence
     reason: str = ""
 
 
-class OwnRights:
+class OwnPermissions:
     """Checks the permissions of the client with the settings `config`, without changing anything in Kafka.
 
     The permission to create a topic is tested with a request that the brokers only validate. The permission for
@@ -70,45 +70,45 @@ class OwnRights:
         self._visible = admin.topics()  # raises an error if the brokers refuse the login
         self._admin = admin.client
 
-    def check(self, rights: Iterable[Right]) -> list[Finding]:
+    def check(self, permissions: Iterable[Permission]) -> list[Finding]:
         """Check each of these permissions, and return one finding for each."""
-        return [self._ask(right) for right in rights]
+        return [self._ask(permission) for permission in permissions]
 
-    def _ask(self, right: Right) -> Finding:
-        if right.resource == "TransactionalId":
-            return self._of_transactional_id(right)
-        if right.resource == "Group":
-            return self._answer(right, self._of_group)
-        if right.operation == "Create":
-            return self._of_creation(right)
-        if not right.prefixed and right.name != "*":
-            return self._answer(right, self._of_topic)
-        return self._of_all_topics(right)
+    def _ask(self, permission: Permission) -> Finding:
+        if permission.resource == "TransactionalId":
+            return self._of_transactional_id(permission)
+        if permission.resource == "Group":
+            return self._answer(permission, self._of_group)
+        if permission.operation == "Create":
+            return self._of_creation(permission)
+        if not permission.prefixed and permission.name != "*":
+            return self._answer(permission, self._of_topic)
+        return self._of_all_topics(permission)
 
-    def _of_all_topics(self, right: Right) -> Finding:
+    def _of_all_topics(self, permission: Permission) -> Finding:
         """Return the most negative of the findings for the existing topics with this prefix."""
-        beginning = right.name if right.prefixed else ""
+        beginning = permission.name if permission.prefixed else ""
         found = [name for name in self._visible if name.startswith(beginning) and not name.startswith("__")]
-        answers = [self._ask(Right(right.operation, right.resource, name)) for name in found]
+        answers = [self._ask(Permission(permission.operation, permission.resource, name)) for name in found]
         for answer in answers:
             if answer.held is Presence.NO:
-                return Finding(right, Presence.NO, f"not for {answer.right.name}")
+                return Finding(permission, Presence.NO, f"not for {answer.permission.name}")
         if not answers:
-            return Finding(right, Presence.UNKNOWN, "no topic with this prefix is visible to this client")
+            return Finding(permission, Presence.UNKNOWN, "no topic with this prefix is visible to this client")
         return next(
-            (Finding(right, each.held, each.reason) for each in answers if each.held is Presence.UNKNOWN), None
-        ) or (Finding(right, Presence.YES))
+            (Finding(permission, each.held, each.reason) for each in answers if each.held is Presence.UNKNOWN), None
+        ) or (Finding(permission, Presence.YES))
 
-    def _answer(self, right: Right, ask: Callable[[str], Allowed]) -> Finding:
+    def _answer(self, permission: Permission, ask: Callable[[str], Allowed]) -> Finding:
         try:
-            allowed = ask(right.name)
+            allowed = ask(permission.name)
         except ck.KafkaException as error:
             if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return Finding(right, Presence.UNKNOWN, _NO_SUCH_TOPIC)
-            raise _not_answered(right, error) from error
+                return Finding(permission, Presence.UNKNOWN, _NO_SUCH_TOPIC)
+            raise _not_answered(permission, error) from error
         if allowed is None:
-            return Finding(right, Presence.UNKNOWN, _NOT_TOLD)
-        return Finding(right, Presence.YES if allows(allowed, right.operation) else Presence.NO)
+            return Finding(permission, Presence.UNKNOWN, _NOT_TOLD)
+        return Finding(permission, Presence.YES if allows(allowed, permission.operation) else Presence.NO)
 
     def _of_topic(self, name: str) -> Allowed:
         return allowed_in(ask_about_topics(self._admin, [name], BROKER_ANSWERS_WITHIN)[name], BROKER_ANSWERS_WITHIN)
@@ -122,8 +122,8 @@ class OwnRights:
                 "its broker runs, and try again."
             ) from None
 
-    def _of_creation(self, right: Right) -> Finding:
-        name = f"{right.name}{_PROBE}" if right.prefixed else right.name
+    def _of_creation(self, permission: Permission) -> Finding:
+        name = f"{permission.name}{_PROBE}" if permission.prefixed else permission.name
         asked: Mapping[str, Future[None]] = self._admin.create_topics(
             [NewTopic(name, 1)], validate_only=True, request_timeout=BROKER_ANSWERS_WITHIN
         )
@@ -131,17 +131,19 @@ class OwnRights:
             asked[name].result()
         except ck.KafkaException as error:
             if is_refusal(error.args[0]):
-                return Finding(right, Presence.NO)
+                return Finding(permission, Presence.NO)
             if error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
-                raise _not_answered(right, error) from error
-        return Finding(right, Presence.YES)
+                raise _not_answered(permission, error) from error
+        return Finding(permission, Presence.YES)
 
-    def _of_transactional_id(self, right: Right) -> Finding:
-        if not right.prefixed:
+    def _of_transactional_id(self, permission: Permission) -> Finding:
+        if not permission.prefixed:
             return Finding(
-                right, Presence.UNKNOWN, ("a test would end the open transaction of the producer that uses this id")
+                permission,
+                Presence.UNKNOWN,
+                ("a test would end the open transaction of the producer that uses this id"),
             )
-        own = {"transactional.id": f"{right.name}{_PROBE}", "error_cb": lambda error: None, "logger": _silent}
+        own = {"transactional.id": f"{permission.name}{_PROBE}", "error_cb": lambda error: None, "logger": _silent}
         producer = make_client(ck.Producer, {**self._kafka, **own})
         try:
             # Without a connection, librdkafka searches for the coordinator only twice a second.
@@ -149,15 +151,15 @@ class OwnRights:
             producer.init_transactions(BROKER_ANSWERS_WITHIN)
         except ck.KafkaException as error:
             if is_refusal(error.args[0]):
-                return Finding(right, Presence.NO)
-            raise _not_answered(right, error) from error
+                return Finding(permission, Presence.NO)
+            raise _not_answered(permission, error) from error
         finally:
             with contextlib.suppress(ck.KafkaException):  # closing the producer raises the same error again
                 producer.close()
-        return Finding(right, Presence.YES)
+        return Finding(permission, Presence.YES)
 
 
-def _not_answered(right: Right, error: ck.KafkaException) -> KafkaError:
+def _not_answered(permission: Permission, error: ck.KafkaException) -> KafkaError:
     return KafkaError(
-        f"Kafka did not report whether this client has the permission {right}: {describe(error.args[0])}."
+        f"Kafka did not report whether this client has the permission {permission}: {describe(error.args[0])}."
     )

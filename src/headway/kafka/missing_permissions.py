@@ -2,7 +2,7 @@
 
 import confluent_kafka as ck
 
-from headway.core.rights import right_for
+from headway.core.permissions import permission_for
 from headway.errors import AuthorizationError, HeadwayError
 from headway.settings.config import Config
 
@@ -11,10 +11,10 @@ _THE_TOPIC = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 def is_refusal(error: ck.KafkaError | None) -> bool:
     """Return whether this error code of Kafka means that a permission is missing."""
-    return error is not None and right_for(error.name(), "") is not None
+    return error is not None and permission_for(error.name(), "") is not None
 
 
-def lacks_a_right(error: BaseException) -> bool:
+def lacks_a_permission(error: BaseException) -> bool:
     """Return whether this error, or one of its causes, means that a permission is missing.
 
     The error can be one of Headway's or one of the binding's.
@@ -40,12 +40,12 @@ def why_refused(
 ) -> AuthorizationError | None:
     """Return an error that names the missing permission, or None if `error` has another cause.
 
-    `names` are the keyword arguments of `right_for`.
+    `names` are the keyword arguments of `permission_for`.
     """
-    right = right_for(error.name(), operation, **names)
-    if right is None:
+    permission = permission_for(error.name(), operation, **names)
+    if permission is None:
         return None
-    refused = AuthorizationError(right.missing(config))
+    refused = AuthorizationError(permission.missing(config))
     refused.__cause__ = ck.KafkaException(error)
     return refused
 
