@@ -15,8 +15,8 @@ from headway.errors import HeadwayError, SerializationError
 
 log = logging.getLogger(__name__)
 
-# How often the layout is read again, in seconds. By then, other delay topics might be in use, or all topics might have
-# been recreated.
+# How often the layout is read again, in seconds. It is read again because other delay topics might have been put in
+# use, or all topics might have been recreated.
 LAYOUT_LASTS = 30.0
 LAYOUT_HOLDS_FOR = 600.0
 """How old the layout can be, in seconds, before it must be checked because delay topics might have been deleted."""

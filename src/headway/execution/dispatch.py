@@ -125,9 +125,9 @@ class Dispatch:
         self._executor = executor
 
     def wait_for_outputs(self, waits: bool) -> None:
-        """If `waits`, stop starting jobs, because too many stored outputs wait for the caller.
+        """Stop starting jobs if `waits` is True, and start them again if it is False.
 
-        Otherwise start jobs again.
+        The caller passes True while too many stored outputs wait to be taken.
         """
         self._waits_for_outputs = waits
         if not waits:

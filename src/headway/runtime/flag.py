@@ -11,8 +11,8 @@ import math
 import threading
 import time
 
-# How often a waiting thread checks the flag, in seconds. It must check because an interrupt can end `set` before `set`
-# has woken any thread.
+# How often a waiting thread checks the flag, in seconds. The thread must check because an interrupt can end `set`
+# before `set` has woken any thread.
 _LOOKS_EVERY = 1.0
 
 
