@@ -120,7 +120,7 @@ def create_topics(
     names = TopicNames(name)
     with TopicReader(config) as reader:
         admin = reader.admin
-        existing = admin.topics()
+        existing = admin.topics(named=[names.ladder, names.state])
         in_use = _read_ladder(reader, names, existing)
         partitions = existing.get(names.state, partitions)
         wanted = ladder or in_use.ladder or Ladder.exponential()
@@ -166,10 +166,11 @@ def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, 
     """Return the topics that `create_topics` would create."""
     names = TopicNames(name)
     with TopicReader(config) as reader:
-        existing = reader.admin.topics()
+        existing = reader.admin.topics(named=[names.ladder, names.state])
         wanted_ladder = ladder or _read_ladder(reader, names, existing).ladder or Ladder.exponential()
-    wanted = topics_for(names, wanted_ladder.delays, existing.get(names.state, partitions))
-    return [new for new in wanted if new.name not in existing]
+        wanted = topics_for(names, wanted_ladder.delays, existing.get(names.state, partitions))
+        there = existing.look_up([new.name for new in wanted])
+    return [new for new in wanted if new.name not in there]
 
 
 def read_layout(config: Mapping[str, Any], name: str, wanted: str = "Read") -> Layout | None:
@@ -185,6 +186,7 @@ def read_layout(config: Mapping[str, Any], name: str, wanted: str = "Read") -> L
 def layout_seen_by(reader: TopicReader, name: str, wanted: str = "Read") -> Layout | None:
     """Return the layout as `read_layout` does, but use the clients of an existing reader."""
     names = TopicNames(name)
+    # Lists all topics, because delay topics that are no longer in use are read until they are empty.
     existing = reader.admin.topics()
     if names.ladder not in existing.wanting("Read") or names.state not in existing or names.commands not in existing:
         return None
@@ -220,9 +222,11 @@ def _await_listed(admin: Admin, topics: Collection[str]) -> TopicListing | None:
     """Wait until these topics are listed, and return all existing topics. Returns None if that takes too long."""
     deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN
     while time.monotonic() < deadline:
-        existing = admin.topics()
-        if len(existing.look_up(topics)) == len(topics):
-            return existing
+        if len(admin.topics(named=topics).look_up(topics)) == len(topics):
+            existing = admin.topics()
+            # Another broker may have answered, which did not have the new topics yet.
+            if len(existing.look_up(topics)) == len(topics):
+                return existing
         time.sleep(_ASK_AGAIN_AFTER)
     return None
 

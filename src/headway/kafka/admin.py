@@ -301,6 +301,11 @@ class Admin:
             time.sleep(_ASK_AGAIN_AFTER)
 
     def _connect(self) -> None:
+        """Wait until a broker answers.
+
+        This comes before each request about named topics. Without a connection such a request would wait for its whole
+        time limit, and its error would not say why the connection failed.
+        """
         self._until_answered(lambda: await_connection(self._client, _ONE_ANSWER_WITHIN))
 
     def _list_topics(self) -> "ClusterMetadata":

@@ -104,6 +104,7 @@ class RunParts:
         try:
             admin = Admin(self._connection())
             admin.require([Permission("Read", "Topic", topic) for topic in topics])
+            # Lists all topics, because brokers log a refused request for a topic that this client cannot describe.
             for topic in unread_levels(subscriptions, admin.topics().seen):
                 log.warning(
                     "The Kafka topic %s exists, but this consumer does not read it, because levels is %d. Its records "

@@ -24,7 +24,7 @@ def list_topics(workers: Mapping[str, Worker], connection: ConnectionSettings) -
         config = connection_of({**worker.config, **connection.over(worker.config)})
         topics = next((topics for known, topics in seen if known == config), None)
         if topics is None:
-            topics = Admin(config).topics("Read")
+            topics = Admin(config).topics("Read")  # all topics, for the number of levels and for similar names
             seen.append((config, topics))
         found[name] = topics
     return found
