@@ -6,21 +6,19 @@ It is open while handlers run.
 import asyncio
 import contextlib
 import inspect
-import os
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
-import headway
 from headway.core.user_errors import description_of
 from headway.declarations import called, is_coroutine_function, runs_nothing_when_called, shown, takes
 from headway.errors import ConfigError, LifespanError
 from headway.execution.event_loop import LoopThread
 from headway.execution.handlers import WithContext, needs_no_context
+from headway.execution.tracebacks import place_in_user_code
 from headway.runtime.flag import Flag
 
 Entered = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
@@ -44,7 +42,6 @@ SHUT_DOWN_WITHIN: Final = 10.0
 
 _GIVES_UP_WITHIN = 1.0  # how long a lifespan that is cancelled, or is still starting, has to end, in seconds
 _CHECK_EVERY = 0.1  # how often the start-up checks whether the run was stopped, in seconds
-_OURS = os.path.dirname(str(headway.__file__)) + os.sep
 _ADVICE = "Write a function that yields, and decorate it with @asynccontextmanager or @contextmanager of contextlib."
 
 
@@ -106,20 +103,11 @@ def failed_at_end(lifespan: Lifespan, error: BaseException, then: Consequences =
 
 
 def _failed(lifespan: Lifespan, error: BaseException, how: str, then: str) -> LifespanError:
-    failure = LifespanError(f"The lifespan {called(lifespan)} {how}{_place(error)}: {description_of(error)}. {then}")
+    failure = LifespanError(
+        f"The lifespan {called(lifespan)} {how}{place_in_user_code(error)}: {description_of(error)}. {then}"
+    )
     failure.__cause__ = error
     return failure
-
-
-def _place(error: BaseException) -> str:
-    """Return the place in the user's code where an error was raised, in parentheses, or an empty string."""
-    standard = os.path.dirname(str(os.__file__)) + os.sep
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", _OURS, standard)) or "site-packages" in frame.filename
-    ]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def _takes_settings(lifespan: Callable[..., Any]) -> bool:

@@ -1,5 +1,9 @@
-"""Decides which failures are logged with a traceback: for each place in the code, at most one in ten minutes."""
+"""Finds where an error was raised, and decides which failures are logged with a traceback.
 
+For each place in the code, at most one traceback is logged in ten minutes.
+"""
+
+import os
 import threading
 import traceback
 from pathlib import Path
@@ -13,7 +17,8 @@ _AGAIN_AFTER = 600.0  # how long after a traceback the same place in the code ca
 _MOST_PLACES = 1_000  # the maximum number of places that are remembered, which bounds the memory
 _LONGEST = 20_000  # the maximum number of characters of a traceback; a longer traceback is not logged
 
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_STANDARD = os.path.dirname(str(os.__file__)) + os.sep
 _ON_PURPOSE = (RetriableError, RetryLater, FatalError)
 
 _CodePlace = tuple[type[BaseException], str, int]
@@ -69,3 +74,18 @@ def _place_of(error: BaseException, frames: TracebackType) -> _CodePlace:
     while frames.tb_next is not None:
         frames = frames.tb_next
     return type(error), frames.tb_frame.f_code.co_filename, frames.tb_lineno
+
+
+def place_in_user_code(error: BaseException) -> str:
+    """Return the place in the user's code where an error was raised, in parentheses, or an empty string.
+
+    Frames of Headway and of Python's standard library are left out.
+    """
+    if isinstance(error, SyntaxError):
+        return f" ({error.filename}, line {error.lineno})"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<", _OURS, _STANDARD)) or "site-packages" in frame.filename
+    ]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -4,15 +4,13 @@ import difflib
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Iterable
 from types import ModuleType
 
-import headway
 from headway.errors import ConfigError
+from headway.execution.tracebacks import place_in_user_code
 from headway.workers.worker import Worker, worker_of
 
-_OURS = os.path.dirname(str(headway.__file__)) + os.sep
 _EXAMPLE = '@worker("orders", group="billing")'
 
 
@@ -81,7 +79,7 @@ def import_module(name: str, command: str = "headway worker") -> ModuleType:
     try:
         return importlib.import_module(name)
     except ConfigError as error:
-        raise ConfigError(f"{name} cannot be imported{_place(error)}: {error}") from error
+        raise ConfigError(f"{name} cannot be imported{place_in_user_code(error)}: {error}") from error
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
@@ -90,18 +88,6 @@ def import_module(name: str, command: str = "headway worker") -> ModuleType:
             ) from error
         why = error.msg if isinstance(error, SyntaxError) else error
         raise ConfigError(
-            f"{name} cannot be imported{_place(error)}: {type(error).__name__}: {why}. Correct the error, and start "
-            "again."
+            f"{name} cannot be imported{place_in_user_code(error)}: {type(error).__name__}: {why}. Correct "
+            "the error, and start again."
         ) from error
-
-
-def _place(error: BaseException) -> str:
-    """Return the place in the user's code where an error was raised, in parentheses, or "" if it is not known."""
-    if isinstance(error, SyntaxError):
-        return f" ({error.filename}, line {error.lineno})"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-
-
-def _is_machinery(filename: str) -> bool:
-    return filename.startswith(("<", _OURS)) or filename == importlib.__file__
