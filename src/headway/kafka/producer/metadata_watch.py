@@ -4,7 +4,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from typing import Protocol
 
 from headway.core.producer.queues import TopicQueues
 from headway.errors import DeliveryError, KafkaError
@@ -27,24 +27,26 @@ _REFRESH_AFTER = "topic.metadata.refresh.interval.ms"
 Queues = TopicQueues[Sendable]
 
 
-class MetadataWatch:
-    """Calls `learn` with the partitions and leaders of each topic, and again when these may have changed.
+class TopicOwner(Protocol):
+    """The sender, which a `MetadataWatch` calls in its thread."""
 
-    `refuse` is called with a topic that records cannot be sent to, and with the reason. If Kafka refuses the topic's
-    name, or does not permit access, `refuse` is called at once. If the topic is missing, `refuse` is called after
-    `topic.metadata.propagation.max.ms`, as in librdkafka.
+    def topic_found(self, topic: Queues, count: int, leaders: list[int]) -> None:
+        """Note how many partitions a topic has, and the leaders of those that have one."""
+
+    def topic_refused(self, topic: Queues, why: str, kind: type[DeliveryError]) -> None:
+        """Fail the records of a topic to which no records can be sent. An empty reason means that it is missing."""
+
+
+class MetadataWatch:
+    """Looks up the partitions and leaders of each topic, and again when these may have changed.
+
+    If Kafka refuses the topic's name, or does not permit access, `topic_refused` of the owner is called at once. If the
+    topic is missing, it is called after `topic.metadata.propagation.max.ms`, as in librdkafka.
     """
 
-    def __init__(
-        self,
-        client: ProducerClient,
-        config: Config,
-        learn: Callable[[Queues, int, list[int]], None],
-        refuse: Callable[[Queues, str, type[DeliveryError]], None],
-    ) -> None:
+    def __init__(self, client: ProducerClient, config: Config, owner: TopicOwner) -> None:
         self._client = client
-        self._learn = learn
-        self._refuse = refuse
+        self._owner = owner
         self._give_up_after = int(config.get(_GIVE_UP_AFTER, 30_000)) / 1000
         refresh_after = int(config.get(_REFRESH_AFTER, 300_000)) / 1000
         # -1 means never, as it does in librdkafka.
@@ -78,7 +80,7 @@ class MetadataWatch:
                 again_after = _ASK_AGAIN_AFTER
             except Exception as error:  # an error of one topic must not stop the look-ups of all others
                 log.exception("The partitions of %r cannot be looked up.", topic.kafka_topic)
-                self._refuse(topic, repr(error), DeliveryError)
+                self._owner.topic_refused(topic, repr(error), DeliveryError)
                 again_after = _ASK_LATER_AFTER
             with self._changed:
                 self._due[topic] = time.monotonic() + again_after
@@ -99,11 +101,11 @@ class MetadataWatch:
         try:
             count, leaders = self._client.leaders(topic.kafka_topic, _LEADERS_WITHIN)
         except DeliveryError as error:
-            self._refuse(topic, str(error).rstrip("."), type(error))
+            self._owner.topic_refused(topic, str(error).rstrip("."), type(error))
             return _ASK_LATER_AFTER
         if count and (count, frozenset(leaders)) != (topic.partition_count, topic.leaders):
             self._client.await_online(topic.kafka_topic, set(leaders).difference(topic.leaders))
-            self._learn(topic, count, leaders)
+            self._owner.topic_found(topic, count, leaders)
         if count and len(leaders) == count:
             self._incomplete_since.pop(topic, None)
             return self._refresh_after
@@ -111,5 +113,5 @@ class MetadataWatch:
             self._client.find_alternative(topic.kafka_topic, _TOPICS_LISTED_WITHIN)
         waited = time.monotonic() - self._incomplete_since.setdefault(topic, time.monotonic())
         if not count and waited > self._give_up_after:
-            self._refuse(topic, "", DeliveryError)  # an empty reason means that the topic is missing
+            self._owner.topic_refused(topic, "", DeliveryError)
         return _ASK_AGAIN_AFTER if waited < _ASK_LATER_AFTER else _ASK_LATER_AFTER

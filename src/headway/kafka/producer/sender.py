@@ -96,7 +96,7 @@ class Sender(ClientOwner):
         self.serialises = write_key is not None or write_value is not None or place is not None
         ours = {**_NO_LIMITS, "throttle_cb": partial(self._throttled, config.get("throttle_cb"))}
         self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **ours}, self)
-        self._watch = MetadataWatch(self.client, config, self._learn, self._refuse)
+        self._watch = MetadataWatch(self.client, config, self)
         self._thread = threading.Thread(target=self._run, name="headway-sender", daemon=True)
         self._thread.start()
 
@@ -410,14 +410,16 @@ class Sender(ClientOwner):
 
     # Methods that run in the thread of the metadata watch
 
-    def _learn(self, topic: TopicQueues[Sendable], count: int, leaders: list[int]) -> None:
+    def topic_found(self, topic: TopicQueues[Sendable], count: int, leaders: list[int]) -> None:
+        """Let waiting records for the topic's partitions be sent, and fail those for partitions that do not exist."""
         with self._lock:
             missing = self._accumulator.learn(topic, count, leaders)
         for record in missing:
             self._give_up([record], no_such_partition(record.queue.partition, count))
         self._stirred.set()
 
-    def _refuse(self, topic: TopicQueues[Sendable], why: str, kind: type[DeliveryError]) -> None:
+    def topic_refused(self, topic: TopicQueues[Sendable], why: str, kind: type[DeliveryError]) -> None:
+        """Fail the waiting records of a topic."""
         self.purge([topic], why, kind)
 
 
