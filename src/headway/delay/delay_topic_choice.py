@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headway.core.delay.ladder import FIRST_DELAYS, MEMORY, Ladder
-from headway.core.delay.schedule import OWN, Schedule, partition_of
+from headway.core.delay.schedule import CHOSEN, Schedule, partition_of
 from headway.delay.brokers_time import BrokersTime
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import Layout, add_delay_topics, create_topics, read_layout
@@ -82,7 +82,7 @@ class DelayTopicChoice:
         longest = delay if delay > gap else gap
         if longest >= delay_topics.reach:
             delay_topics = self.reaching(longest)
-        if schedule.id.startswith(OWN):
+        if schedule.id.startswith(CHOSEN):
             return self._names.commands, partition_of(schedule.id, 0, delay_topics.partitions)
         try:
             partition = partition_of(key, schedule.order, delay_topics.partitions)

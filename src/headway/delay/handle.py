@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 
 from headway.core.delay.changes import Settled
-from headway.core.delay.schedule import OWN, HandleParts, Schedule
+from headway.core.delay.schedule import CHOSEN, HandleParts, Schedule
 from headway.declarations import checked_timeout
 from headway.delay.commands import ANSWER_WITHIN, settled_within
 from headway.errors import IdPendingError
@@ -35,7 +35,7 @@ class ScheduleHandle:
     @property
     def id(self) -> str:
         """The schedule's id."""
-        return self._schedule.id.removeprefix(OWN)
+        return self._schedule.id.removeprefix(CHOSEN)
 
     @property
     def due(self) -> float:

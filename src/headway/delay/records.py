@@ -13,7 +13,7 @@ from headway.core.delay.command_ledger import PutRecord
 from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_tick import Answer, RelayTick, Write
-from headway.core.delay.schedule import HEADER, OWN, EmptyRecordError, Schedule, read_schedule
+from headway.core.delay.schedule import CHOSEN, HEADER, EmptyRecordError, Schedule, read_schedule
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
 from headway.core.record_size import size_of
 from headway.dead_letters import PREFIX, fitting, halved, letter_headers
@@ -332,7 +332,7 @@ def _put_from(message: Any, value: str | bytes) -> PutRecord:
     put, fetched = read_put(value), fetched_from(message)
     if isinstance(fetched.schedule, ScheduleError):
         raise fetched.schedule
-    if not fetched.schedule.id.startswith(OWN):
+    if not fetched.schedule.id.startswith(CHOSEN):
         raise ScheduleError(f"The id {fetched.schedule.id[:100]!r} is not an id that a user chose.")
     return PutRecord(put, fetched, fetched.schedule)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from headway.core.delay.changes import IfPending, Put
 from headway.core.delay.recurrence import Recurrence
-from headway.core.delay.schedule import Schedule, own_id
+from headway.core.delay.schedule import Schedule, chosen_id
 from headway.core.levels.naming import level_topic
 from headway.core.outgoing_record import OutgoingRecord
 from headway.core.untrusted import LATEST
@@ -99,7 +99,7 @@ class ScheduleEncoder:
         if self._write_value is not None:
             value = self._write_value(value, target, fields)
         order, at = next(self._orders), self._times.next(at)
-        name = f"{self._token}{order:x}" if id_ is None else own_id(id_)
+        name = f"{self._token}{order:x}" if id_ is None else chosen_id(id_)
         schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
         if partition is not None or due > LATEST or target.__class__ is not str or target not in self._checked:
             self._check(schedule)
@@ -128,7 +128,7 @@ def recurring(schedule: Schedule, key: Any, value: Any, headers: Sequence[Header
             f"The key or the value of a schedule is neither bytes nor a string ({error}). Convert it, or set "
             "key.serializer and value.serializer."
         ) from error
-    return msgspec.structs.replace(schedule, id=own_id(f"every-{sha256(whole).hexdigest()[:32]}"))
+    return msgspec.structs.replace(schedule, id=chosen_id(f"every-{sha256(whole).hexdigest()[:32]}"))
 
 
 def check_later(

@@ -365,7 +365,7 @@ class Scheduler(Closable):
             _await_stored(handle, timeout)
         parts = HandleParts.read(str(handle))
         partitions = self._choice.partitions
-        if parts.is_own:
+        if parts.is_chosen:
             parts = parts._replace(partition=partition_of(parts.id, 0, partitions))
         if parts.partition >= partitions:
             raise ConfigError(

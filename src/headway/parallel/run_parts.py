@@ -240,7 +240,7 @@ class RunParts:
             self._levels,
             self._wake,
             letter_topic,
-            has_own_id="transactional.id" not in self._options.outputs.kafka,
+            has_generated_id="transactional.id" not in self._options.outputs.kafka,
         )
         transactions.fence()
         self._clients.append(transactions)

@@ -102,7 +102,7 @@ class SentTransaction:
 class Transactions:
     """Commits each tick in a transaction: the outputs and dead letters of completed records, with offsets and maps.
 
-    `has_own_id` is True if the `transactional.id` was generated, so that no other process can use it. If such a
+    `has_generated_id` is True if the `transactional.id` was generated, so that no other process can use it. If such a
     producer is fenced, the only possible reason is that it was disconnected for longer than the transaction timeout, so
     the run continues with a new producer.
     """
@@ -116,7 +116,7 @@ class Transactions:
         wake: Wakeup,
         letters: LetterTopic | None,
         *,
-        has_own_id: bool,
+        has_generated_id: bool,
     ) -> None:
         self._writer = writer
         self._outputs = outputs
@@ -124,7 +124,7 @@ class Transactions:
         self._levels = levels
         self._wake = wake
         self._letters = letters
-        self._has_own_id = has_own_id
+        self._has_generated_id = has_generated_id
         self._sent: SentTransaction | None = None
         self._given_up = Flag()  # set if the current transaction must be aborted
         self._closing = False
@@ -330,7 +330,7 @@ class Transactions:
             FencedError: Another process might have taken over the user's transactional id, so this run must end.
         """
         self._is_fenced_in = False
-        if is_fenced(error) and not self._has_own_id:
+        if is_fenced(error) and not self._has_generated_id:
             self._give_up(error)
         if self._committing:
             raise OutcomeUnknownError(f"It is unknown whether a transaction was committed: {error}") from error
@@ -345,7 +345,7 @@ class Transactions:
         try:
             self.fence()
         except KafkaError as refused:
-            if is_fenced(refused) and not self._has_own_id:
+            if is_fenced(refused) and not self._has_generated_id:
                 self._give_up(refused)
             raise
 

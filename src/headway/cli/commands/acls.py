@@ -356,14 +356,14 @@ def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Permissio
 
 
 def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Permission]:
-    own_id = (worker.options.producer_config or {}).get("transactional.id")
+    transactional_id = (worker.options.producer_config or {}).get("transactional.id")
     names = {
         "topic": [*worker.kafka_topics(), *(literal_beginning(each) for each in worker.topics if each.startswith("^"))],
         "group": worker.groups,
         "output": worker.produces,
         "dead letters": [worker.options.dead_letter_topic] if worker.options.dead_letter_topic else [],
         # Each process has its own transactional id, which begins with this text.
-        "transactional id": [f"{own_id or worker.group}-*"],
+        "transactional id": [f"{transactional_id or worker.group}-*"],
         "rates": [rates_topic(worker.group)],
         "scheduler": [str(worker.config.get("scheduler.name", DEFAULT_NAME))],
     }

@@ -18,7 +18,7 @@ from headway.cli.options.spark_session import master_option, on_spark
 from headway.cli.records.lines import read_lines
 from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.ladder import Ladder, fit, rounded, writes_per_record
-from headway.core.delay.schedule import OWN, Schedule
+from headway.core.delay.schedule import CHOSEN, Schedule
 from headway.core.levels.naming import is_topic_or_level
 from headway.delay.due_time import When
 from headway.delay.pending import Pending, PendingReader, layout_of, read_pending, soonest_of
@@ -381,14 +381,14 @@ def _draw(title: str, counts: Mapping[str, int]) -> None:
 
 def _is_chosen(schedule: Schedule, topic: str | None, id_: str | None) -> bool:
     is_of_topic = topic is None or is_topic_or_level(schedule.topic, topic)
-    return is_of_topic and (id_ is None or schedule.id.removeprefix(OWN) == id_.removeprefix(OWN))
+    return is_of_topic and (id_ is None or schedule.id.removeprefix(CHOSEN) == id_.removeprefix(CHOSEN))
 
 
 def _describe(pending: Pending) -> dict[str, object]:
     schedule = pending.schedule
     return {
         "handle": pending.handle,
-        "id": schedule.id.removeprefix(OWN),
+        "id": schedule.id.removeprefix(CHOSEN),
         "due": show_due(pending.due),
         "topic": schedule.topic,
         "recurs": schedule.recurrence is not None,

@@ -18,7 +18,7 @@ from headway.core.delay.changes import Change, Changes, Command, Put, Settled
 from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.due_queue import DueQueue, Held
 from headway.core.delay.relay_tick import Answer, Search
-from headway.core.delay.schedule import OWN, Schedule
+from headway.core.delay.schedule import CHOSEN, Schedule
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 
@@ -131,7 +131,7 @@ class CommandLedger:
                 self._progress.complete(fresh)
             elif isinstance(command, PutRecord):
                 self._put(fresh, command, now)
-            elif command.id.startswith(OWN):
+            elif command.id.startswith(CHOSEN):
                 self._take_own(fresh, command, now)
             else:
                 self._take(fresh, command, now)

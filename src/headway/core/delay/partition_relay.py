@@ -39,7 +39,7 @@ from headway.core.delay.relay_state import (
     encode_map,
 )
 from headway.core.delay.relay_tick import RefusedRecord, RelayTick, Search, Write
-from headway.core.delay.schedule import OWN, STORED_WITHIN, EmptyRecordError, Schedule
+from headway.core.delay.schedule import CHOSEN, STORED_WITHIN, EmptyRecordError, Schedule
 from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import ScheduleError
 
@@ -368,7 +368,7 @@ class PartitionRelay:
             schedule, fetched = held.schedule, held.fetched
             if schedule.recurrence is None:
                 self.recent.add(schedule.id)
-                if not schedule.id.startswith(OWN) or self.changes.ends(schedule.id, schedule.generation):
+                if not schedule.id.startswith(CHOSEN) or self.changes.ends(schedule.id, schedule.generation):
                     self._write(fetched, schedule, None)
             else:
                 self._fire(fetched, schedule, schedule.recurrence, now)

@@ -18,7 +18,7 @@ from headway.records.record_types import Header
 
 HEADER = "headway.delay"
 
-OWN = "id:"
+CHOSEN = "id:"
 """The prefix of a schedule's id and handle if the user chose the id. The user's id follows the prefix."""
 LONGEST_OWN = 250
 
@@ -128,10 +128,10 @@ def partition_of(key: str | bytes | None, order: int, partitions: int) -> int:
     return crc32(key.encode() if isinstance(key, str) else key) % partitions
 
 
-def own_id(id_: object) -> str:
+def chosen_id(id_: object) -> str:
     """Return the schedule's id for an id that the user chose. Raises `ConfigError` if the user's id is not valid.
 
-    >>> own_id("reminder-42")
+    >>> chosen_id("reminder-42")
     'id:reminder-42'
     """
     if not isinstance(id_, str) or not 0 < len(id_) <= LONGEST_OWN or not id_.isprintable():
@@ -139,7 +139,7 @@ def own_id(id_: object) -> str:
             f"The id of a schedule is {shown(id_)}; it must be text of 1 to {LONGEST_OWN} characters, without line "
             "breaks or other control characters."
         )
-    return f"{OWN}{id_}"
+    return f"{CHOSEN}{id_}"
 
 
 class HandleParts(NamedTuple):
@@ -149,7 +149,7 @@ class HandleParts(NamedTuple):
 
     >>> str(HandleParts(3, 1763745120000, 1763745060000, "17"))
     '3.1763745120000.1763745060000.17'
-    >>> str(HandleParts(3, 1763745120000, 1763745060000, own_id("order-17")))
+    >>> str(HandleParts(3, 1763745120000, 1763745060000, chosen_id("order-17")))
     'id:order-17'
     """
 
@@ -159,23 +159,23 @@ class HandleParts(NamedTuple):
     id: str
 
     @property
-    def is_own(self) -> bool:
+    def is_chosen(self) -> bool:
         """True if the user chose the id of the schedule."""
-        return self.id.startswith(OWN)
+        return self.id.startswith(CHOSEN)
 
     def __str__(self) -> str:
-        return self.id if self.is_own else f"{self.partition}.{self.due}.{self.at}.{self.id}"
+        return self.id if self.is_chosen else f"{self.partition}.{self.due}.{self.at}.{self.id}"
 
     @classmethod
     def read(cls, text: str) -> "HandleParts":
         """Split the text of a handle into its parts. Raises `ConfigError` if the text is not a handle."""
-        if text.startswith(OWN):
-            return cls(0, 0, 0, own_id(text.removeprefix(OWN)))
+        if text.startswith(CHOSEN):
+            return cls(0, 0, 0, chosen_id(text.removeprefix(CHOSEN)))
         found, said = _HANDLE.fullmatch(text), repr(text[:200])
         if not found:
             raise ConfigError(
                 f"{said} is not a handle of a schedule. A handle looks like 3.1763745120000.1763745060000.17, or "
-                f"like {OWN}order-17 for a schedule with your own id order-17."
+                f"like {CHOSEN}order-17 for a schedule with your own id order-17."
             )
         partition, due, at, id_ = found.groups()
         parts = cls(int(partition), int(due), int(at), id_)

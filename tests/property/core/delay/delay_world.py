@@ -15,7 +15,7 @@ from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.relay_tick import RelayTick, Search
-from headway.core.delay.schedule import Schedule, own_id, read_schedule
+from headway.core.delay.schedule import Schedule, chosen_id, read_schedule
 from headway.errors import ScheduleError
 
 START = 1_760_000_000_000
@@ -115,7 +115,7 @@ class World:
     def put(self, id_: str, delay: int, if_pending: IfPending = "replace", **more: object) -> tuple[Schedule, str]:
         """Schedule under an id of one's own; returns the command's token, too."""
         token = f"{len(self.commands)}"
-        schedule = Schedule(own_id(id_), max(0, self.now + delay), self.now, len(self.commands), "target", **more)  # type: ignore[arg-type]
+        schedule = Schedule(chosen_id(id_), max(0, self.now + delay), self.now, len(self.commands), "target", **more)  # type: ignore[arg-type]
         fetched = fetched_as(len(self.commands), Record(self.now, schedule.header()[1]))  # type: ignore[arg-type]
         self.commands.append(PutRecord(Put(if_pending, token), fetched, schedule))
         return schedule, token

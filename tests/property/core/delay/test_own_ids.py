@@ -8,7 +8,7 @@ import pytest
 from headway.core.delay.changes import Command, IfPending, Settled
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.recurrence import Recurrence
-from headway.core.delay.schedule import Schedule, own_id
+from headway.core.delay.schedule import Schedule, chosen_id
 from tests.property.core.delay.delay_world import START, World
 
 YEAR = 365 * 86_400_000
@@ -18,7 +18,7 @@ LADDER = Ladder.exponential()
 def ask(world: World, id_: str, to: int | None = None) -> str:
     """Cancel or reschedule by one's own id."""
     token = f"{len(world.commands)}"
-    world.commands.append(Command(own_id(id_), 0, 0, token, 0, to).encode())
+    world.commands.append(Command(chosen_id(id_), 0, 0, token, 0, to).encode())
     return token
 
 
@@ -38,10 +38,10 @@ def test_whatever_is_asked_of_ids_is_done_as_it_is_answered_and_each_is_delivere
         delay = int(draw.expovariate(1 / 20_000)) - 200
         if draw.random() < 0.6:
             schedule, token = world.put(id_, delay, draw.choice(["replace", "keep", "refuse"]))
-            asked[token] = own_id(id_), schedule
+            asked[token] = chosen_id(id_), schedule
         else:
             to = None if draw.random() < 0.4 else world.now + delay
-            asked[ask(world, id_, to)] = own_id(id_), to
+            asked[ask(world, id_, to)] = chosen_id(id_), to
         world.run_until(world.now + draw.randrange(1_500), crash=0.05)
     world.run_until(world.now + 10_000_000, crash=0.05)
     world.stops = 0.0
