@@ -4,8 +4,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -38,6 +40,14 @@ class Cluster:
         """A producer for three levels."""
         return Producer(self.config({"levels": LEVELS, "linger.ms": 0} | settings))
 
+    def plain_producer(self) -> ck.Producer:
+        """Kafka's plain client, which the tests of a process share and none closes.
+
+        A new idempotent client sends its first record half a second late: it asks for its producer id before it is
+        connected, and asks again after 500 ms.
+        """
+        return _plain_producer(self.bootstrap_servers)
+
     def consumer(
         self, group: str, policy: Any = "capacity_burst", distributor: Any = None, **settings: Any
     ) -> PriorityConsumer:
@@ -62,6 +72,13 @@ class Cluster:
     def config(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Settings with the address of this cluster."""
         return {"bootstrap.servers": self.bootstrap_servers} | settings
+
+
+@lru_cache(maxsize=4)
+def _plain_producer(servers: str) -> ck.Producer:
+    # Without idempotence a batch that is sent again to a new topic can come behind the next one.
+    config = {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 5, "enable.idempotence": True}
+    return ck.Producer(config)
 
 
 @pytest.fixture(scope="session")

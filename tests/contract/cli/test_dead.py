@@ -32,7 +32,7 @@ class Shop:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.topic, self.dead = cluster, name, f"{name}-dead"
-        self.producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 2}))
+        self.producer = cluster.plain_producer()
         self.create(self.topic, 3)
         self.create(self.dead, 2)
 
@@ -49,9 +49,6 @@ class Shop:
             self.producer.produce(self.dead, value, b"ann", partition=partition, headers=headers)  # type: ignore[arg-type]
             self.producer.poll(0)
         assert self.producer.flush(30) == 0
-
-    def close(self) -> None:
-        self.producer.close()
 
     def records(self, topic: str | None = None) -> list[Message]:
         """All that a topic holds."""
@@ -78,11 +75,9 @@ def dead(*arguments: str, answer: str | None = None) -> Result:
 
 
 @pytest.fixture
-def shop(kafka_cluster: Cluster, headway_topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+def shop(kafka_cluster: Cluster, headway_topic: str, monkeypatch: pytest.MonkeyPatch) -> Shop:
     monkeypatch.setenv("HEADWAY_BOOTSTRAP_SERVERS", kafka_cluster.bootstrap_servers)
-    opened = Shop(kafka_cluster, headway_topic)
-    yield opened
-    opened.close()
+    return Shop(kafka_cluster, headway_topic)
 
 
 def test_the_list_shows_what_is_there_and_what_is_no_dead_letter(shop: Shop) -> None:

@@ -29,7 +29,7 @@ def base(kafka_cluster: Cluster) -> str:
     """A new name: of the topics NAME-emails and NAME-reports with ten records in partition 0, and for groups."""
     name = f"tasks-{uuid.uuid4().hex[:8]}"
     kafka_cluster.create_topics([f"{name}-emails", f"{name}-reports"])
-    producer = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 0}))
+    producer = kafka_cluster.plain_producer()
     for number in range(10):
         for topic in ("emails", "reports"):
             producer.produce(f"{name}-{topic}", b"%d" % number, partition=0, timestamp=1_000_000 * (number + 1))

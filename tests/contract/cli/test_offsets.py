@@ -3,7 +3,6 @@
 import base64
 import json
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka as ck
@@ -29,15 +28,14 @@ def servers(kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def topic(kafka_cluster: Cluster) -> Iterator[str]:
+def topic(kafka_cluster: Cluster) -> str:
     """A topic of two levels, with ten records in the first partition of each."""
     name = kafka_cluster.topic(levels=2)
-    producer = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 2}))
+    producer = kafka_cluster.plain_producer()
     for number in range(20):
         producer.produce(level_topic(name, number % 2), b"%d" % number, partition=0)
     assert producer.flush(20) == 0
-    yield name
-    producer.close()
+    return name
 
 
 def commit(cluster: Cluster, group: str, topic: str, offset: int, metadata: bytes, partition: int = 0) -> None:

@@ -6,7 +6,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka as ck
 import pytest
 
 import headway
@@ -30,7 +29,7 @@ def group_with_commits(cluster: Cluster) -> str:
     group = f"tasks-{uuid.uuid4().hex[:8]}"
     topics = [f"{group}.emails", f"{group}.reports"]
     cluster.create_topics(topics)
-    producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0}))
+    producer = cluster.plain_producer()
     for topic in topics:
         for value in (b"handled before", b"new"):
             producer.produce(topic, value, partition=0)

@@ -4,7 +4,6 @@ import time
 import uuid
 from typing import Any
 
-import confluent_kafka as ck
 import pytest
 from click.testing import CliRunner
 
@@ -26,7 +25,7 @@ def commit(cluster: Cluster, group: str, commits: dict[tuple[str, int], tuple[in
 
 
 def fill(cluster: Cluster, *topics: str) -> None:
-    producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0}))
+    producer = cluster.plain_producer()
     for topic in topics:
         for number in range(PARTITIONS):
             producer.produce(topic, b"first", partition=number)

@@ -38,11 +38,10 @@ Place = tuple[int, int, int]
 
 def fill(cluster: Cluster, topic: str, per_partition: int, levels: int = LEVELS) -> int:
     """Put so many records into each partition; return how many there are."""
-    producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0, "linger.ms": 5}))
+    producer = cluster.plain_producer()
     for level, partition, _ in itertools.product(range(levels), range(PARTITIONS), range(per_partition)):
         producer.produce(level_topic(topic, level), b"", partition=partition)
     assert producer.flush(30) == 0
-    producer.close()
     return levels * PARTITIONS * per_partition
 
 

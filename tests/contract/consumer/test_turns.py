@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -33,11 +32,10 @@ SOON = 1.0  # seconds; in the order of fetching it would take three and more
 
 
 def produce(cluster: Cluster, topic: str, partition: int, count: int, size: int = 1000) -> None:
-    producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0, "linger.ms": 5}))
+    producer = cluster.plain_producer()
     for _ in range(count):
         producer.produce(level_topic(topic, 0), b"x" * size, partition=partition)
     assert producer.flush(30) == 0
-    producer.close()
 
 
 class Reader:

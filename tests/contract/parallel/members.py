@@ -51,12 +51,11 @@ def topic_of(cluster: Cluster, partitions: int, **settings: str) -> str:
 
 def send(cluster: Cluster, topic: str, records: Iterable[tuple[str | None, str]], partition: int = -1) -> None:
     """Store records of key and value."""
-    # Without idempotence a batch that is sent again to a new topic can come behind the next one.
-    with closing(ck.Producer(cluster.config({"log_level": 0, "linger.ms": 5, "enable.idempotence": True}))) as producer:
-        for key, value in records:
-            while not _queued(producer, topic, value, key, partition):
-                producer.poll(0.1)
-        assert producer.flush(30) == 0
+    producer = cluster.plain_producer()
+    for key, value in records:
+        while not _queued(producer, topic, value, key, partition):
+            producer.poll(0.1)
+    assert producer.flush(30) == 0
 
 
 def _queued(producer: ck.Producer, topic: str, value: str, key: str | None, partition: int) -> bool:

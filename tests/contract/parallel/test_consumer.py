@@ -206,12 +206,11 @@ def test_a_poison_record_ends_in_the_dead_letter_topic_and_its_key_goes_on(
     kafka_cluster: Cluster, executor: str
 ) -> None:
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
-    producer = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 0}))
+    producer = kafka_cluster.plain_producer()
     producer.produce(topic, b"poison", b"a", 1, headers=[("trace", b"7")])
     producer.produce(topic, b"hopeless", b"a", 1)
     producer.produce(topic, b"good", b"a", 1)
     assert producer.flush(30) == 0
-    producer.close()
     attempts: Counter[bytes] = Counter()
     parallel = consumer(
         kafka_cluster, topic, {"retries": Retries(fixed_backoff(0.01), max_attempts=3), "dead_letter_topic": dead}

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import confluent_kafka as ck
 import pytest
 
 from headway import Batches, ConsumerRecord, Context, Ordering, ParallelConsumer, ProducerRecord, Retries, RetryLater
@@ -38,11 +37,10 @@ class Orders:
 
     def send(self, values: Sequence[str], headers: Any = None) -> None:
         """Store records, each of a key of its own."""
-        producer = ck.Producer(self.cluster.config({"enable.idempotence": True, "log_level": 0}))
+        producer = self.cluster.plain_producer()
         for number, value in enumerate(values):
             producer.produce(self.topic, value, str(number), partition=0, headers=headers)
         assert producer.flush(30) == 0
-        producer.close()
 
     def consumer(self, executor: Any = None, **options: Any) -> ParallelConsumer:
         """A consumer that tries everything twice."""

@@ -4,11 +4,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka as ck
 import pytest
 
 from headway import Batches, ConsumerRecord, Context, Ordering, ParallelConsumer, worker
@@ -35,10 +33,10 @@ BY_HEADER: dict[str, Any] = {"ordering": Ordering.UNORDERED, "tenant": "header:t
 
 def send_for(cluster: Cluster, topic: str, tenants: Sequence[str], value: str = "v") -> None:
     """Store a record of each of these tenants, with the tenant in a header."""
-    with closing(ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0, "linger.ms": 5}))) as producer:
-        for name in tenants:
-            producer.produce(topic, value, headers={"tenant": name}, partition=0)
-        assert producer.flush(30) == 0
+    producer = cluster.plain_producer()
+    for name in tenants:
+        producer.produce(topic, value, headers={"tenant": name}, partition=0)
+    assert producer.flush(30) == 0
 
 
 def tenant_of(record: ConsumerRecord) -> str:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka as ck
 import pytest
 
 from headway import Batches, ConsumerRecord, Ordering, ParallelConsumer
@@ -25,11 +24,10 @@ NOTES = "HEADWAY_TEST_STARTED"
 
 
 def produce(cluster: Cluster, topic: str, partition: int, count: int) -> None:
-    producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0, "linger.ms": 5}))
+    producer = cluster.plain_producer()
     for _ in range(count):
         producer.produce(topic, b"x" * 1000, partition=partition)
     assert producer.flush(30) == 0
-    producer.close()
 
 
 def note(record: ConsumerRecord) -> None:
