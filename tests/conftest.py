@@ -34,8 +34,8 @@ collect_ignore = ["broker/secrets_program.py", "spark/programs/secrets.py"]
 
 # How long an example takes, or takes to be made, depends on how busy the machine is, so neither has a deadline.
 settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# `make test` tries a quarter of the examples; `make test-all` runs the properties again with the profile `thorough`.
-settings.register_profile("quick", settings.get_profile("thorough"), max_examples=25)
+# `make test` tries 15 % of the examples; `make test-all` runs the properties again with the profile `thorough`.
+settings.register_profile("quick", settings.get_profile("thorough"), max_examples=15)
 settings.load_profile("quick")
 
 

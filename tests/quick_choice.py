@@ -1,7 +1,8 @@
 """Which variants of a test `make test` runs; the others are marked `slow`, and run in `make test-all`.
 
-A test with the marker `quick("kip848")` runs in the variants of these ids. Any other test that takes time and has
-several parameters runs so often that each value of each parameter is there once, rather than in all combinations.
+A test with the marker `quick("kip848")` runs in the variants of these ids. Any other test that has both clusters runs
+on librdkafka's mock, and one that takes time and has several parameters runs so often that each value of each parameter
+is there once, rather than in all combinations.
 """
 
 from collections import defaultdict
@@ -23,12 +24,17 @@ def leave_the_rest_to_test_all(items: Iterable[pytest.Item]) -> None:
             # Where the ids have changed since, all run: that costs time, and no test is lost.
             kept = [item for item in each if item.callspec.id in chosen.args] or each
         elif not name.startswith(_IN_ALL_COMBINATIONS):
-            kept = _each_value_once(each)
+            kept = _each_value_once([item for item in each if not _is_on_both(item)] or each)
         else:
             continue
         for item in each:
             if item not in kept:
                 item.add_marker("slow")
+
+
+def _is_on_both(item: pytest.Function) -> bool:
+    """Return whether a variant runs on Kafka and has a twin on the mock, which costs a tenth and shows the same."""
+    return item.callspec.params.get("cluster") == "kafka"
 
 
 def _each_value_once(variants: list[pytest.Function]) -> list[pytest.Function]:

@@ -68,6 +68,7 @@ def test_one_event_loop_may_follow_another(cluster: Cluster) -> None:
     asyncio.run(sends.close())
 
 
+@pytest.mark.quick("kafka")
 async def test_awaiting_a_send_means_delivered(cluster: Cluster) -> None:
     topic = cluster.topic()
     async with producer(cluster) as sends:
@@ -88,6 +89,7 @@ async def test_thousands_of_sends_can_be_under_way_and_a_small_queue_only_makes_
     assert len({(place.level, place.partition, place.offset) for place in places}) == 5000
 
 
+@pytest.mark.quick("kafka")
 async def test_async_for_gives_every_record_once(cluster: Cluster) -> None:
     topic = cluster.topic()
     async with producer(cluster) as sends:
@@ -98,6 +100,7 @@ async def test_async_for_gives_every_record_once(cluster: Cluster) -> None:
     assert len({(record.level, record.partition, record.offset) for record in records}) == 300
 
 
+@pytest.mark.quick("kafka")
 async def test_only_what_was_handed_out_is_committed(cluster: Cluster) -> None:
     topic = cluster.topic()
     async with producer(cluster) as sends:

@@ -203,7 +203,7 @@ PARTS = {
 }
 
 
-@pytest.mark.quick("a parallel consumer that runs", "a relay that runs")
+@pytest.mark.quick("a parallel consumer that runs")
 @pytest.mark.parametrize("what", PARTS)
 def test_in_a_forked_process_a_copy_says_so_at_once_and_does_no_harm_at_its_end(
     what: str, headway_broker: LocalBroker

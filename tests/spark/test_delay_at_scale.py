@@ -135,6 +135,7 @@ def test_lines_and_hours_are_counted_and_the_hottest_seconds_come_first(spark: S
     assert [(row["second"].astimezone(UTC), row["pending"]) for row in hottest] == [(NOON, 3)]
 
 
+@pytest.mark.slow
 def test_lines_are_proposed_from_the_delays_in_use(spark: SparkSession) -> None:
     in_use = delays(waiting(spark, (1000, 0), (1000, 5), (1000, 9)))
     assert in_use == {HOUR_MS: 3}

@@ -29,6 +29,7 @@ def test_delays_are_means_over_the_flights_that_arrived(spark: SparkSession) -> 
     assert (sju["flights"], sju["delay"], sju["delay_by_level"]) == (1, None, {2: None})
 
 
+@pytest.mark.slow
 def test_delays_by_visibility_leave_out_what_is_not_known(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [(0.25, 40), (0.5, 20), (10.0, 4), (None, 7), (10.0, None)], "visibility_miles double, dep_delay int"

@@ -41,6 +41,7 @@ def test_a_frame_is_read_with_levels_or_without(spark: SparkSession) -> None:
     assert frame(spark, []).columns[:3] == ["key", "value", "topic"]
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_page_pass(spark: SparkSession) -> None:
     page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
     programs = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "headway.spark" in each]

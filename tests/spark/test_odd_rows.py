@@ -236,6 +236,7 @@ def test_results_of_every_shape_are_in_one_column(spark: SparkSession) -> None:
     assert all(by_number[n] == ("ok", n) for n in range(70) if n % 7 in (0, 1))
 
 
+@pytest.mark.quick("decimal(5,2)-", "timestamp-", "string-")
 @pytest.mark.parametrize(
     ("kind", "values"),
     [

@@ -56,6 +56,7 @@ def test_a_backlog_of_days_counts_from_the_first_window_in_which_something_was_d
     ]
 
 
+@pytest.mark.slow
 def test_windows_are_as_short_as_sixty_of_them_allow(records: DataFrame) -> None:
     assert figures.window_seconds(records) == 1
     assert (

@@ -79,6 +79,7 @@ def test_a_batch_read_has_every_record_of_every_level_in_the_order_of_its_partit
             assert offsets == list(range(3_500))
 
 
+@pytest.mark.slow
 def test_the_limit_of_a_micro_batch_is_split_over_the_levels_and_what_one_leaves_is_lent(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:

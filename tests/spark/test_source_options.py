@@ -278,12 +278,14 @@ def test_the_progress_of_a_query_is_committed_to_the_level_groups(
     assert orders.committed(group) == expected
 
 
+@pytest.mark.quick("Kafka")
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
         ({"endingOffsets": "latest"}, "endingOffsets is for spark.read, because a stream has no end"),
         ({}, r"Kafka cannot be reached at 127.0.0.1:1 \(.*Connection refused\)"),
     ],
+    ids=["an option", "Kafka"],
 )
 def test_what_stops_a_query_from_starting_is_one_sentence(
     spark: SparkSession, wrong: dict[str, str], sentence: str, micro_batches: type["MicroBatches"], tmp_path: Path

@@ -98,6 +98,7 @@ def test_every_record_comes_once_highest_level_first_in_offset_order(cluster: Cl
     assert all(of_partition == list(range(len(of_partition))) for of_partition in offsets.values())
 
 
+@pytest.mark.quick("kafka")
 def test_a_poll_over_a_backlog_gives_each_level_its_share(cluster: Cluster) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 3_000)
@@ -162,6 +163,7 @@ def test_breaking_out_of_an_iteration_commits_only_what_was_handed_out(cluster: 
     assert len(seen) == len(set(seen)) == 30
 
 
+@pytest.mark.quick("kafka")
 def test_what_was_returned_is_committed_and_a_new_member_goes_on_from_there(cluster: Cluster) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 100)
@@ -224,6 +226,7 @@ def test_members_that_close_while_their_group_meets_do_not_hang(mock_cluster: Cl
     assert max(took) < 30  # the sessions of who does not answer have to end
 
 
+@pytest.mark.quick("kafka")
 def test_closing_commits_what_was_returned_unless_an_error_ended_it(cluster: Cluster) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 10)
@@ -246,6 +249,7 @@ def test_closing_commits_what_was_returned_unless_an_error_ended_it(cluster: Clu
         assert third.poll(0.5) == []
 
 
+@pytest.mark.quick("kafka")
 def test_given_offsets_are_committed_in_the_group_of_their_level(cluster: Cluster) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 10)
@@ -271,6 +275,7 @@ def test_a_position_is_the_next_offset_to_be_returned(cluster: Cluster) -> None:
         assert consumer.position(TopicPartition(topic, partition=0)) == 0
 
 
+@pytest.mark.quick("kafka")
 def test_seeking_goes_to_the_offset_whatever_was_fetched_ahead(cluster: Cluster) -> None:
     topic = cluster.topic()
     with cluster.producer() as producer:
@@ -632,6 +637,7 @@ def test_an_idle_consumer_does_not_spin(cluster: Cluster) -> None:
         assert time.thread_time() - before < 0.05 * 3
 
 
+@pytest.mark.quick("kafka")
 def test_an_asynchronous_commit_is_done_when_kafka_says_so_and_then_told(cluster: Cluster) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 10)

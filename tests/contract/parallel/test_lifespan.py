@@ -167,6 +167,7 @@ def test_batches_outputs_and_results_have_the_state_too(mock_cluster: Cluster) -
     assert notes.in_order()
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("in_batches", [False, True])
 def test_each_process_has_its_own(mock_cluster: Cluster, tmp_path: Path, in_batches: bool) -> None:
     path = tmp_path / "notes"

@@ -104,6 +104,7 @@ def test_holes_that_compaction_left_block_nothing_and_all_is_committed(cleaning_
     assert handled_until_all_is_committed(cleaning_cluster, topic) == [(0, end)]
 
 
+@pytest.mark.slow
 def test_a_stuck_record_below_holes_is_the_only_one_that_a_restart_repeats(cleaning_cluster: Cluster) -> None:
     topic = compacted_topic(cleaning_cluster)
     there = offsets_in(cleaning_cluster, topic)

@@ -102,6 +102,7 @@ def test_every_record_is_handled_once_in_a_process_and_in_the_order_of_its_key(
     assert sum(offset for offset, _ in committed(kafka_cluster, topic).values()) == count
 
 
+@pytest.mark.slow
 def test_levels_reach_the_handler(kafka_cluster: Cluster, notes: Path) -> None:
     topic = kafka_cluster.topic()
     with kafka_cluster.producer() as producer:
@@ -139,6 +140,7 @@ def test_outputs_arrive(kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch)
     )
 
 
+@pytest.mark.slow
 def test_a_batch_that_names_its_failures_has_the_others_done(kafka_cluster: Cluster, notes: Path) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("key", value) for value in ("a", "fail", "b", "fail", "c")], partition=0)
@@ -179,6 +181,7 @@ def test_a_result_that_cannot_be_sent_is_a_failed_attempt(kafka_cluster: Cluster
     assert parallel.metrics().failed == 1
 
 
+@pytest.mark.slow
 def test_a_failure_for_good_ends_in_the_dead_letter_topic(kafka_cluster: Cluster, notes: Path) -> None:
     dead = plain_topic(kafka_cluster)
     handle_all(kafka_cluster, ["fatal no use", "nothing"], notes, {"dead_letter_topic": dead})

@@ -68,7 +68,7 @@ def complete(cluster: Cluster, topic: str) -> set[int]:
 EASY = {*range(20)} - {0, 10}
 
 
-@pytest.mark.quick("process")
+@pytest.mark.quick("thread")
 @executors
 def test_sigterm_lets_what_runs_end_and_nothing_is_repeated(
     kafka_cluster: Cluster, notes: Path, tmp_path: Path, executor: str

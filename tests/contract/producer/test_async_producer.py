@@ -14,6 +14,7 @@ def producer(cluster: Cluster, **settings: object) -> AsyncProducer:
     return AsyncProducer(cluster.config({"linger.ms": 0} | settings))
 
 
+@pytest.mark.quick("kafka")
 async def test_a_record_goes_to_the_topic_as_it_is(cluster: Cluster) -> None:
     topic = f"{cluster.topic()}-1"
     async with producer(cluster) as sends:

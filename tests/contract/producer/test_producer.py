@@ -32,6 +32,7 @@ def read_all(cluster: Cluster, topic: str, count: int, **settings: Any) -> list[
     return records
 
 
+@pytest.mark.quick("kafka")
 def test_everything_about_a_record_arrives_as_it_was_sent(cluster: Cluster) -> None:
     topic = cluster.topic()
     headers = [("trace", b"\x00\xff"), ("trace", b"again"), ("empty", b"")]
@@ -83,6 +84,7 @@ def test_a_level_that_does_not_exist_is_refused_and_nothing_is_sent(cluster: Clu
         assert producer.metrics().sent == [0, 0, 0]
 
 
+@pytest.mark.quick("kafka")
 def test_records_of_one_key_share_a_partition_and_keep_their_order(cluster: Cluster) -> None:
     topic = cluster.topic()
     with cluster.producer() as producer:
@@ -114,6 +116,7 @@ def test_a_burst_to_a_new_topic_keeps_its_order(kafka_cluster: Cluster) -> None:
         assert [future.result(30).offset for future in futures] == list(range(40_000))
 
 
+@pytest.mark.quick("kafka")
 def test_callbacks_and_metrics_tell_what_happened(cluster: Cluster) -> None:
     topic, told = cluster.topic(), list[tuple[Exception | None, RecordMetadata | None]]()
     with cluster.producer() as producer:

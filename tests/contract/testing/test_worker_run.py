@@ -62,6 +62,7 @@ def test_a_run_sees_nothing_of_the_runs_before_it(settings: Settings) -> None:
         assert len(run.dead_letters) == 1
 
 
+@pytest.mark.quick("kafka")
 def test_outputs_are_listed_and_stored_and_the_lifespan_has_run(settings: Settings) -> None:
     run = run_until_idle(shop.convert, settings, [ProducerRecord("prices", "1.5", "book")])
     assert [(each.topic, each.value, each.key) for each in run.outputs] == [("converted", "3.0", b"book")]

@@ -467,12 +467,14 @@ def test_a_mistake_that_only_a_process_of_its_own_sees_ends_all_of_them(kafka_cl
     assert command.log.count("Started") == 2
 
 
+@pytest.mark.quick("with levels")
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ('"nothing", group="g"', "headway: Kafka has no topic nothing, which shop:handle reads. Create it with"),
         ('"nothing", group="g", levels=2', "Create it with `headway topics create nothing --levels 2`."),
     ],
+    ids=["without levels", "with levels"],
 )
 def test_a_topic_that_is_missing_is_one_sentence(start: Start, options: str, sentence: str) -> None:
     command = start(f"@worker({options})\ndef handle(record, context): ...")

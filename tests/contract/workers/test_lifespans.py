@@ -94,6 +94,7 @@ def handle(record):
 """
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_ends_the_command_with_a_sentence_and_takes_no_record(
     kafka_cluster: Cluster, start: Start
 ) -> None:

@@ -186,12 +186,14 @@ def test_a_record_that_kills_in_a_batch_becomes_a_dead_letter_and_all_others_are
         assert firsts == [value for value in values if value != "poison"]
 
 
+@pytest.mark.quick("a missing topic")
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ('produces="nowhere"', "Kafka has no topic nowhere, where outputs of shop:handle go. Create it"),
         ('produces=["nowhere-*"], on_result=print', "either sent or passed to on_result"),
     ],
+    ids=["a missing topic", "two uses of a result"],
 )
 def test_a_declaration_that_cannot_work_is_one_sentence(
     kafka_cluster: Cluster, start: Start, options: str, sentence: str

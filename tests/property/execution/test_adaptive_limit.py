@@ -105,7 +105,7 @@ def near(capacity: int, limits: list[int]) -> bool:
 @given(services)
 @example(Service(5, 0.5, random.Random(3), True))  # measured over too few jobs, it drifts to three times the capacity
 @example(Service(13, 0.5, random.Random(2), True))
-@settings(max_examples=20, derandomize=True)
+@settings(max_examples=settings().max_examples // 5, derandomize=True)
 def test_it_finds_the_capacity_of_a_service_and_stays_near(service: Service) -> None:
     load = Load(AdaptiveLimit(500), service)
     window = 0.2 / service.latency * service.capacity  # works in the time that a look takes at the least
@@ -115,7 +115,7 @@ def test_it_finds_the_capacity_of_a_service_and_stays_near(service: Service) -> 
 
 @given(services, st.tuples(capacities, latencies).filter(lambda change: is_soon_tried(*change)))
 @example(Service(250, 20.0, None, True), (100, 0.01))  # was at the most allowed, and more were worth it
-@settings(max_examples=20, derandomize=True)
+@settings(max_examples=settings().max_examples // 5, derandomize=True)
 def test_it_follows_a_service_that_changes(service: Service, change: tuple[int, float]) -> None:
     capacity, latency = change
     load = Load(AdaptiveLimit(500), service)
@@ -127,7 +127,7 @@ def test_it_follows_a_service_that_changes(service: Service, change: tuple[int, 
 
 
 @given(st.integers(1, 300), st.sampled_from([0.01, 20.0]))
-@settings(max_examples=20, derandomize=True)
+@settings(max_examples=settings().max_examples // 5, derandomize=True)
 def test_it_grows_to_the_most_allowed_where_more_always_help_and_stays_there(most: int, latency: float) -> None:
     load = Load(AdaptiveLimit(most), Service(10_000, latency))
     load.run(int(20 * 0.2 / latency * most) + 3000)
@@ -135,7 +135,7 @@ def test_it_grows_to_the_most_allowed_where_more_always_help_and_stays_there(mos
 
 
 @given(st.floats(0.0001, 1))
-@settings(max_examples=20, derandomize=True)
+@settings(max_examples=settings().max_examples // 5, derandomize=True)
 def test_for_handlers_that_take_turns_on_one_processor_one_or_two_are_enough(seconds: float) -> None:
     load = Load(AdaptiveLimit(64), Service(1, seconds, shares=True))
     load.run(3000 + int(15 * 0.2 / seconds))

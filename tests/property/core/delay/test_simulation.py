@@ -27,12 +27,12 @@ def delivered_once(world: World, schedules: list[Schedule]) -> None:
     assert Counter(schedule.id for _, schedule in world.delivered) == Counter(schedule.id for schedule in schedules)
 
 
-@pytest.mark.quick("0")
-@pytest.mark.parametrize("seed", range(2))
-def test_delays_up_to_years_are_delivered_once_never_early_and_little_late(seed: int) -> None:
+@pytest.mark.quick("0-60")
+@pytest.mark.parametrize(("seed", "count"), [(0, 60), *((seed, 300) for seed in range(2))])
+def test_delays_up_to_years_are_delivered_once_never_early_and_little_late(seed: int, count: int) -> None:
     world = World(LADDER, random.Random(seed))
     schedules = []
-    for number in range(300):
+    for number in range(count):
         schedules.append(world.schedule(f"{number}", random_delay(world.draw)))
         world.run_until(world.now + world.draw.randrange(3_600_000))
     world.run_until(START + 3 * YEAR)
@@ -42,13 +42,13 @@ def test_delays_up_to_years_are_delivered_once_never_early_and_little_late(seed:
         assert world.writes[schedule.id] <= world.ladder.writes(schedule.due - schedule.at) + 2
 
 
-@pytest.mark.quick("0")
-@pytest.mark.parametrize("seed", range(6))
-def test_nothing_is_lost_or_doubled_by_crashes_at_any_moment(seed: int) -> None:
+@pytest.mark.quick("0-150")
+@pytest.mark.parametrize(("seed", "count"), [(0, 150), *((seed, 400) for seed in range(6))])
+def test_nothing_is_lost_or_doubled_by_crashes_at_any_moment(seed: int, count: int) -> None:
     world = World(Ladder.exponential(1, 3, 6), random.Random(seed), room=4_000)
     schedules = []
     unreadable = []
-    for number in range(400):
+    for number in range(count):
         schedules.append(world.schedule(f"{number}", int(world.draw.expovariate(1 / 20_000))))
         if world.draw.random() < 0.3:  # also beside others that wait in memory
             unreadable.append(Record(world.now, None, value=number))
@@ -75,15 +75,15 @@ def test_an_overdue_backlog_is_worked_off_once_and_in_order_however_often_the_re
         assert order == sorted(order)
 
 
-@pytest.mark.quick("0")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.quick("0-300")
+@pytest.mark.parametrize(("seed", "count"), [(0, 300), *((seed, 1000) for seed in range(4))])
 def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.core.delay.partition_relay.LEAVE_BESIDE", 1 + 3 * seed)
     world = World(LADDER, random.Random(seed), room=10_000_000)
     schedules = []
-    for number in range(1000):
+    for number in range(count):
         world.now += world.draw.randrange(100)
         due = -(-(world.now + world.draw.randrange(100_000)) // 5000) * 5000
         schedules.append(world.schedule(f"{number}", due - world.now))
@@ -97,12 +97,14 @@ def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(
         assert order == sorted(order)
 
 
-@pytest.mark.quick("0")
-@pytest.mark.parametrize("seed", range(12))
-def test_records_that_were_stored_long_after_they_were_scheduled_keep_their_order_and_are_on_time(seed: int) -> None:
+@pytest.mark.quick("0-500")
+@pytest.mark.parametrize(("seed", "count"), [(0, 500), *((seed, 1000) for seed in range(12))])
+def test_records_that_were_stored_long_after_they_were_scheduled_keep_their_order_and_are_on_time(
+    seed: int, count: int
+) -> None:
     world = World(Ladder.exponential(1, 2 + seed % 2, 8), random.Random(seed), room=10_000_000)
     schedules = []
-    for number in range(1000):
+    for number in range(count):
         world.run_until(world.now + world.draw.randrange(60), crash=0.01 * (seed % 3))
         ago = int(world.draw.expovariate(1 / 2000)) if world.draw.random() < 0.3 else 0
         due = -(-(world.now + world.draw.randrange(30_000)) // 5000) * 5000
@@ -192,14 +194,14 @@ def test_the_brokers_clock_may_step_forward_an_hour() -> None:
     assert all(schedule.due <= at for at, schedule in world.delivered)
 
 
-@pytest.mark.quick("0")
-@pytest.mark.parametrize("seed", range(8))
-def test_cancellations_and_reschedules_are_settled_as_they_are_answered(seed: int) -> None:
+@pytest.mark.quick("0-100")
+@pytest.mark.parametrize(("seed", "count"), [(0, 100), *((seed, 300) for seed in range(8))])
+def test_cancellations_and_reschedules_are_settled_as_they_are_answered(seed: int, count: int) -> None:
     draw = random.Random(seed)
     world = World(Ladder.exponential(1, 3, 8), draw, room=50_000)
     schedules: list[Schedule] = []
     asked: dict[str, list[tuple[str, int | None]]] = {}
-    for number in range(300):
+    for number in range(count):
         schedules.append(world.schedule(f"{number}", int(draw.expovariate(1 / 30_000))))
         if draw.random() < 0.6:
             chosen = draw.choice(schedules[-50:])

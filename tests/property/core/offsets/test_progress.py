@@ -78,5 +78,5 @@ class ProgressOfALog(RuleBasedStateMachine):
         assert all(self.progress.is_done(offset) == (offset in self.done) for offset in self.log)
 
 
-ProgressOfALog.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+ProgressOfALog.TestCase.settings = settings(max_examples=settings().max_examples, stateful_step_count=30)
 test_progress_agrees_with_a_model_of_sets = ProgressOfALog.TestCase

@@ -121,10 +121,12 @@ def test_a_partition_with_little_is_not_held_back_by_one_with_much() -> None:
     assert fair.stops({much: 0, little: 0}, {much: 1_000_000, little: 3}, 0) == {much: 7, little: 3}
 
 
-def test_how_long_a_record_waits_is_known_for_days_and_as_exactly_as_a_policy_needs() -> None:
+@pytest.mark.quick("6")
+@pytest.mark.parametrize("hours", [6, 48])
+def test_how_long_a_record_waits_is_known_for_days_and_as_exactly_as_a_policy_needs(hours: int) -> None:
     at, spacing = TopicPartition("orders", partition=0), 3.75
     sightings, first = Sightings(spacing), 7.0
-    for number in range(2 * 24 * 900):
+    for number in range(hours * 900):
         now = first + number * spacing
         sightings.note({at: number + 1}, now)
         if number % 997 == 0:
