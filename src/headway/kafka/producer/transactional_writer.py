@@ -197,23 +197,19 @@ class _WriteReports:
         self.failure: NotStoredError | None = None
         self.purged_at: float | None = None
         self.is_broken = False  # True if no further record should be sent
+        self._stored = stored
         self._is_certain = certain
-        self._waits = waits = bytearray(b"\1") * len(records)
+        self._waits = bytearray(b"\1") * len(records)
         self._silent_since = time.monotonic()
         self._left = len(records)  # the number of unacknowledged records at the last check
 
-        def report(position: int, error: ck.KafkaError | None, message: ck.Message) -> None:
-            if error is None:
-                waits[position] = 0
-                stored(position, message)
-            else:
-                self._refused(position, error)
-
-        self.report = report
-        """The callback for a record's report.
-
-        The callback is a closure, because a method would take more time for each record.
-        """
+    def report(self, position: int, error: ck.KafkaError | None, message: ck.Message) -> None:
+        """Note the delivery report of the record at this position."""
+        if error is None:
+            self._waits[position] = 0
+            self._stored(position, message)
+        else:
+            self._refused(position, error)
 
     def _refused(self, position: int, error: ck.KafkaError) -> None:
         self.is_broken = True
