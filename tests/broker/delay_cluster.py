@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,9 @@ class DelayCluster:
 
     def put(self, topic: str, key: bytes, value: bytes, headers: list[Header]) -> None:
         """Write what no client of ours would, or none so late."""
-        producer = ck.Producer({"log_level": 0, **self.config, "enable.idempotence": True})
+        producer = _plain_producer(tuple(self.config.items()))
         producer.produce(topic, value, key, partition=0, headers=headers)
         producer.flush()
-        producer.close()
 
     def pending(self) -> list[Pending]:
         """What is pending."""
@@ -115,16 +115,43 @@ class DelayCluster:
 
     def wait_for(self, count: int, topic: str | None = None, within: float = 60.0) -> list[Any]:
         """The records of a topic, once there are so many."""
-        found: list[Any] = wait_until(lambda: len(read := self.read(topic)) >= count and read, within)
-        return found
+        self._watch(topic or self.target, lambda found: len(found) >= count, within)
+        return self.read(topic)
 
     def wait_for_keys(self, keys: Collection[bytes], within: float = 60.0) -> None:
         """Until the target holds a record of each key."""
-        wait_until(lambda: {message.key() for message in self.read()} >= set(keys), within)
+        self._watch(self.target, lambda found: {message.key() for message in found} >= set(keys), within)
+
+    def _watch(self, topic: str, is_enough: Callable[[list[Any]], bool], within: float) -> None:
+        """Read a topic until enough has come.
+
+        The same client reads on. To read the whole topic again and again with new ones costs the broker much more.
+        """
+        deadline = time.monotonic() + within
+        consumer = ck.Consumer(
+            {"log_level": 0, **self.config, "group.id": "looks", "isolation.level": "read_committed"}
+        )
+        try:
+            while not (partitions := consumer.list_topics(topic, timeout=10).topics[topic].partitions):
+                assert time.monotonic() < deadline, f"There is no topic {topic}."
+                time.sleep(0.02)
+            consumer.assign([ck.TopicPartition(topic, number, ck.OFFSET_BEGINNING) for number in partitions])
+            found: list[Any] = []
+            while not is_enough(found):
+                assert time.monotonic() < deadline, f"{len(found)} records have come, which is not enough."
+                found += [message for message in consumer.consume(100, 0.02) if message.error() is None]
+        finally:
+            consumer.close()
 
     def dead_letters(self, count: int) -> list[dict[str, bytes]]:
         """The headers of the dead letters, once there are so many."""
         return [dict(message.headers() or ()) for message in self.wait_for(count, self.names.dead)]
+
+
+@lru_cache(maxsize=2)
+def _plain_producer(config: tuple[tuple[str, Any], ...]) -> ck.Producer:
+    """Return the client that the tests of a process share: a new one sends its first record half a second late."""
+    return ck.Producer({**dict(config), "log_level": 0, "enable.idempotence": True})
 
 
 def wait_until(condition: Callable[[], Any], within: float = 60.0) -> Any:

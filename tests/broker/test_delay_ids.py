@@ -38,7 +38,7 @@ def test_the_same_id_again_replaces_what_is_pending_in_a_line_in_memory_and_befo
                 second.send_later("other key", b"3 %f" % delay, cluster.target, delay, id="no relay").wait(30)
             found = cluster.wait_for(2)
             wait_until(lambda: not cluster.pending())
-            time.sleep(0.5)
+            time.sleep(0.5)  # in which nothing more may come
     assert [(m.key(), m.value(), m.headers()) for m in found] == [
         (b"k", b"2", [("own", b"x")]),
         (b"other key", b"3 3.000000", None),
@@ -103,7 +103,7 @@ def test_by_ones_own_id_a_schedule_is_cancelled_and_rescheduled_from_anywhere(cl
         cluster.wait_for(4)
         assert scheduler.cancel(str(every)).settled() is Settled.CANCELLED
         count = len(cluster.read())
-        time.sleep(0.6)
+        time.sleep(0.6)  # three of its times, in which nothing more may come
         assert len(cluster.read()) == count
     assert [message.value() for message in found] == [b"sooner", b"later"]
 
@@ -144,7 +144,7 @@ def test_many_processes_and_relays_that_are_killed_leave_one_delivery_of_each_id
     try:
         with ThreadPoolExecutor(3) as threads:
             running = [threads.submit(schedule, number) for number in range(3)]
-            time.sleep(1.5)
+            time.sleep(1.5)  # at any moment while they schedule
             relays[0].kill()
             relays.append(cluster.relay_process())
             for each in running:

@@ -209,7 +209,7 @@ def test_a_record_that_failed_keeps_its_attempts_through_a_pause(kafka_cluster: 
 
     member = Member(consumer(kafka_cluster, topic, {"retries": Retries(fixed_backoff(0.01))}), handle)
     wait_for(lambda: len(attempts) == 2 and member.consumer.metrics().running == 0)
-    time.sleep(0.2)
+    time.sleep(0.2)  # twenty back-offs, in which no attempt may start
     assert attempts == [1, 2]
     member.consumer.resume(topic=topic)
     wait_for(lambda: member.consumer.metrics().done == 1)

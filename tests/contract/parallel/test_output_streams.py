@@ -168,7 +168,7 @@ def test_an_async_on_output_that_falls_behind_slows_the_run_down(kafka_cluster: 
         if not told:
             while len(begun) < most:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)  # in which not all may begin
             assert len(begun) < count
         told.append(output.value)
         if len(told) == count:
