@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import pytest
@@ -50,6 +50,16 @@ def _note_error(errors: dict[int, Any], number: int, error: Any, _: object) -> N
         errors[number] = error
 
 
+def _new_producer(servers: str) -> Producer:
+    return Producer({"log_level": 0, "bootstrap.servers": servers, "linger.ms": 1, "enable.idempotence": True})
+
+
+@lru_cache(maxsize=2)
+def _shared_producer(servers: str) -> Producer:
+    """Return the client that the tests share: a new one sends its first record half a second late."""
+    return _new_producer(servers)
+
+
 @dataclass
 class LevelTopics:
     """The level topics of one topic, which tests fill, cut off and extend."""
@@ -63,9 +73,10 @@ class LevelTopics:
 
     def __post_init__(self) -> None:
         self._admin = AdminClient({"log_level": 0, "bootstrap.servers": self.servers})
-        self._producer = Producer(
-            {"log_level": 0, "bootstrap.servers": self.servers, "linger.ms": 1, "enable.idempotence": True}
-        )
+        self._producer = _shared_producer(self.servers)
+        self._create()
+
+    def _create(self) -> None:
         self._done(self._admin.create_topics([NewTopic(name, self.partitions, 1) for name in self.kafka_topics]))
         self._await_metadata()
 
@@ -119,7 +130,8 @@ class LevelTopics:
         """Delete the topics and create them anew, under new ids; offsets begin at 0."""
         self.delete()
         # Clients that knew the old ones by their ids would ask for these for a while.
-        self.__post_init__()
+        self._producer = _new_producer(self.servers)
+        self._create()
 
     def committed(self, group: str) -> dict[tuple[int, int], int]:
         """The offsets that the level groups of a group have committed, by level and partition."""
