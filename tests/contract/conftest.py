@@ -48,6 +48,10 @@ class Cluster:
         """
         return _plain_producer(self.bootstrap_servers)
 
+    def forget_topics(self) -> None:
+        """Let the next plain producer be a new one, which does not know topics as they were before they changed."""
+        _plain_producer.cache_clear()
+
     def consumer(
         self, group: str, policy: Any = "capacity_burst", distributor: Any = None, **settings: Any
     ) -> PriorityConsumer:
@@ -77,8 +81,7 @@ class Cluster:
 @lru_cache(maxsize=4)
 def _plain_producer(servers: str) -> ck.Producer:
     # Without idempotence a batch that is sent again to a new topic can come behind the next one.
-    config = {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 5, "enable.idempotence": True}
-    return ck.Producer(config)
+    return ck.Producer({"bootstrap.servers": servers, "log_level": 0, "linger.ms": 5, "enable.idempotence": True})
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,7 @@ def test_with_latest_nothing_sent_to_a_new_partition_is_passed_over(kafka_cluste
         send_until_seen(kafka_cluster, topic, seen)
         admin = AdminClient(kafka_cluster.config({"log_level": 0}))
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+        kafka_cluster.forget_topics()
         wanted = set()
         for partition in (1, 2):
             values = [f"{partition}:{number}" for number in range(25)]

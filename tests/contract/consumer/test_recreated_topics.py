@@ -44,6 +44,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def delete(cluster: Cluster, topic: str) -> None:
     admin = AdminClient(cluster.config({"log_level": 0}))  # the answer ends with its client
     admin.delete_topics([topic])[topic].result(30)
+    cluster.forget_topics()
 
 
 def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
