@@ -227,7 +227,7 @@ class LocalBroker:
         """Stop all nodes, and wait until their processes have ended. If the broker is ephemeral, delete its records.
 
         If the broker was never started, nothing is deleted. In a forked process, this does nothing, because
-        otherwise the end of that process would stop the broker for all.
+        otherwise the end of that process would stop the broker for all its users.
         """
         if self._is_forked:
             return

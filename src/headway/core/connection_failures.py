@@ -10,10 +10,7 @@ from typing import NamedTuple
 
 _MOST_BROKERS = 64
 _GAP = 30.0
-"""The longest time between two refusals of the same series, in seconds.
-
-A refusal after a longer time begins a new series.
-"""
+"""How long after a refusal another one still counts as part of the same series of refusals, in seconds."""
 _RECENT = 60.0  # how long the reason for the last failure is reported, in seconds
 
 _ABOUT_A_BROKER = re.compile(r"(?:[a-z_]+://)?([^\s/]+:\d+)(?:/\w+)?: (.+)", re.DOTALL)

@@ -123,7 +123,8 @@ class AsyncScheduler:
 
     async def close(self) -> None:
         """Wait until all schedules are stored, then close all connections."""
-        # If the call that began to create the scheduler was cancelled, the creation has continued.
+        # The creation of the scheduler continues if the call that began it is cancelled. So wait for the creation to
+        # end before closing.
         if self._making is not None:
             with contextlib.suppress(HeadwayError):
                 await self._made()

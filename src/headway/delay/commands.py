@@ -74,7 +74,10 @@ class Commands:
         return token, answer
 
     def note_sent(self, token: str, sent: Future[Any]) -> None:
-        """Fail the answer if the command cannot be stored, or if this client is not permitted to read answers."""
+        """Set an exception on the answer's future if the command cannot be stored or the answer cannot be read.
+
+        The answer cannot be read if this client lacks the permission.
+        """
         sent.add_done_callback(lambda sent: self._fail(token, sent.exception()))
         self._fail(token, self._refusal)  # the refusal might have arrived before this command was registered
 

@@ -50,7 +50,7 @@ class Scheduler(Closable):
         AuthorizationError: Topics are missing, and this client is not permitted to create them.
         KafkaError: The topics do not exist and could not be created.
 
-    If other delay topics are put in use, or the scheduler's topics are recreated, a scheduler in use notices that
+    If other delay topics are put into use, or the scheduler's topics are recreated, a scheduler in use notices that
     within half a minute.
     """
 

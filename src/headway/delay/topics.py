@@ -103,7 +103,7 @@ def create_topics(
     replication_factor: int | None = None,
     delay: float = math.inf,
 ) -> Layout:
-    """Create the missing topics of a scheduler, and put `ladder` in use. By default, the current ladder stays in use.
+    """Create the missing topics of a scheduler, and put `ladder` into use. By default, the ladder does not change.
 
     Only the delay topics that delays up to `delay` milliseconds need are created, and by default all of them. Two
     schedulers can safely do this at the same time: the ladder states which delay topics can be used, and each of them
@@ -246,7 +246,7 @@ def _await(admin: Admin, names: TopicNames, created: Collection[str]) -> TopicLi
 
 
 class _InUse(NamedTuple):
-    """The ladder that was put in use, or None. If its record cannot be read, the ladder has all existing delay topics.
+    """The ladder that is in use, or None. If its record cannot be read, the ladder has all existing delay topics.
 
     Delay topics that are `retiring` are no longer read, unless they are in use.
     """

@@ -82,7 +82,11 @@ class Writable:
 
     @property
     def refused_for(self) -> float:
-        """How long records have been refused in a row, in seconds. A pause longer than `_IN_A_ROW` begins a new row."""
+        """How long the topic has refused records, in seconds.
+
+        This is the time from the first to the last refusal. The count starts again with a refusal that comes more than
+        `_IN_A_ROW` seconds after the previous one.
+        """
         return max(0.0, self._refused_at - self._refused_since)
 
     def refused(self, reason: str) -> None:

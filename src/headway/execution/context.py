@@ -9,7 +9,7 @@ from headway.core.engine.attempt import FailedAttempts
 class AttemptInfo(Protocol):
     """The attributes of an attempt that a context exposes.
 
-    In the consumer's process an `Attempt` has them, and in a process of the pool a `SentAttempt`.
+    They come from an `Attempt` in the consumer's own process, and from a `SentAttempt` in a process of the pool.
     """
 
     @property

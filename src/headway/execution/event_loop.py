@@ -37,7 +37,8 @@ class LoopThread:
 
         Waits up to `timeout` seconds for the loop's thread to end.
         """
-        # Raised if the loop has already ended, when `close` is called again after an interrupt.
+        # `call_soon_threadsafe` raises a `RuntimeError` if the loop is already closed. This happens if `close` is
+        # called again after an interrupt.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(_set, self._ended)
         self._thread.join(timeout)

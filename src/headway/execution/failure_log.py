@@ -72,7 +72,7 @@ class FailureLog:
     def log(self, topic: str, now: float, error: BaseException, message: str, *arguments: Any) -> None:
         """Log a failure, or hold it back if the topic had too many.
 
-        The last argument of the message is the error's description.
+        The error's description is appended to `arguments`, so `message` needs a placeholder for it at the end.
         """
         line = _Line(message, arguments, error)
         with self._lock:

@@ -138,7 +138,7 @@ class ThreadLimit:
                 finally:
                     running.end()
             except _InterruptionError:
-                running.ended = True  # the interruption can have been raised before `end` set `ended`
+                running.ended = True  # the interruption may have been raised before `end` set `ended`
                 raise exceeded(self._seconds) from None
 
         return limited

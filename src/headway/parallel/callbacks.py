@@ -81,7 +81,10 @@ class Callbacks:
             self._awaited |= dict.fromkeys(partitions, call)
 
     def awaited(self) -> Collection[TopicPartition]:
-        """Return the partitions whose call of `on_assign` has not returned. Their records must not start yet."""
+        """Return the partitions whose `on_assign` call is still queued or running.
+
+        No handler may start for the records of these partitions yet.
+        """
         if self._awaited:
             self._awaited = {each: call for each, call in self._awaited.items() if not _has_returned(call)}
         return self._awaited.keys()

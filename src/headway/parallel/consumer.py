@@ -497,7 +497,7 @@ class ParallelConsumer:
         if self._run.has_ended:
             raise ClosedError("The consumer is closed. Make a new one.")
 
-    # The end
+    # Stopping
 
     def stop(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
         """Make `run` end, and return at once. Handlers and signal handlers can call this.

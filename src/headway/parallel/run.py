@@ -124,7 +124,7 @@ class Run:
         if not self._ended.is_set():
             self.stop(drain, timeout)
         while not self._ended.is_set():
-            # Two interrupts in a row can have ended `run` before `_end` had finished, or before `_end` was registered.
+            # Two interrupts in a row may have ended `run` before `_end` had finished, or before `_end` was registered.
             # In that case only this method can complete the end of the run.
             here = threading.get_ident()
             if is_on_stack(here, _RUN, self) or is_on_stack(here, _END, self):

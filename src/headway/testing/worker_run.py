@@ -384,7 +384,7 @@ class _ObservedRun:
         if self._declared.on_output:
             self._declared.on_output(input, output, metadata)
 
-    # The end
+    # The end of the run
 
     def give_up(self) -> None:
         """Stop a run that did not become idle in time."""

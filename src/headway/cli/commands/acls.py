@@ -206,9 +206,10 @@ def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Permission
 @click.option("--fit", is_flag=True, help="The relay adapts the delay topics (`headway relay --fit`).")
 @_role
 def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool) -> Iterable[Permission]:
-    """Show the permissions of a `Relay` and `headway relay`, in both modes.
+    """Show the permissions of a `Relay` and `headway relay`.
 
-    TARGETS are the topics that it delivers to.
+    A relay needs the same permissions with --mode exactly-once and low-latency. TARGETS are the topics that the relay
+    delivers to.
 
     \b
       headway acls relay orders --levels 3 --principal User:relay

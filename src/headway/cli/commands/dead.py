@@ -175,8 +175,9 @@ def send_again(
 
     The sent record has the key, value and headers of the original record, and the header headway.sent-again.from, which
     names the dead letter. Its timestamp is the time of sending. Each letter is sent only once, unless --settled-too is
-    given. Acknowledged letters are committed every second, so only a crash, or another send-again at the same time, can
-    repeat letters. Kafka deletes these commits after offsets.retention.minutes, seven days by default.
+    given. Letters whose records Kafka has acknowledged are committed every second, so only a crash, or another
+    send-again at the same time, can repeat letters. Kafka deletes these commits after offsets.retention.minutes, seven
+    days by default.
 
     The exit code is 0 only if Kafka has acknowledged all letters.
 

@@ -52,7 +52,7 @@ class Inspectors:
         return self._open[group]
 
     def committed(self, group: str, partitions: Collection[Partition] | None = None) -> CommittedOffsets:
-        """Return the commits of a group for these partitions, or for all."""
+        """Return the commits of a group for these partitions, or for all partitions."""
         inspector = self[group]
         return inspector.committed(inspector.partitions() if partitions is None else partitions)
 

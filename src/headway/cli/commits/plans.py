@@ -57,7 +57,7 @@ def level_groups(base: str, groups: Iterable[str]) -> dict[str, int]:
 def chosen_commits(
     commits: Mapping[str, CommittedOffsets], of_levels: Mapping[str, int], given: Mapping[str, int | None]
 ) -> dict[Partition, tuple[str, CommittedOffset]]:
-    """Select the commits for the given topics, or for all, each with the group that has it.
+    """Select the commits for the given topics, or for all topics, each with the group that has it.
 
     Raises `ConfigError` if the groups of two levels have commits for the same partition, and no level was given for the
     topic.

@@ -1,4 +1,4 @@
-"""Adds, cancels and reschedules for `headway schedule`.
+"""Adds, cancels and reschedules schedules, for the commands of `headway schedule`.
 
 This is a separate module so that other commands load quickly.
 """

@@ -228,7 +228,7 @@ class Supervisor:
         if not self._starting:  # while a process is starting, its id is not known yet
             collect_orphans([process.pid for process in self._living])
 
-    # The end
+    # Shutdown
 
     def _terminate(self) -> None:
         again = self._ending.is_set()

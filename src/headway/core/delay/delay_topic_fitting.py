@@ -4,7 +4,7 @@ A delay topic saves writes, but is one more topic for Kafka. The price of a dela
 record. So the cost of a ladder is the average number of writes per record, plus a tenth for each delay topic.
 
 Invariants:
-- The shortest delay stays, because it bounds how many records wait in memory.
+- The shortest delay is never dropped, because it bounds how many records wait in memory.
 - No change makes the number of delay topics exceed the allowed number. If there are already too many, none is added.
 - Unless the limit forces a change, the change lowers the cost for the delays that it was chosen for. So if records keep
   the same delays, the ladder settles and never switches back and forth.
@@ -130,7 +130,7 @@ class _DelayTopicSearch:
             delay_topics = step
 
     def without_idle(self, delay_topics: tuple[int, ...]) -> tuple[int, ...]:
-        """Drop the delays whose topics are idle and save nothing."""
+        """Drop idle delays that save fewer writes than they cost. The shortest delay is never dropped."""
         for delay_topic in self._now.idle.intersection(delay_topics[1:]):
             fewer = tuple(each for each in delay_topics if each != delay_topic)
             if self.cost(fewer) < self.cost(delay_topics):

@@ -61,7 +61,7 @@ class StoredState:
     If a topic was deleted and created again, the progress that was stored for it is ignored, because its offsets do not
     belong to the new topic. Progress is also ignored if the ids of the topics are not stored. Every relay stores the
     ids first, so if they are missing, the topic with the state is new, and the progress was stored by a relay that was
-    still reading the old topics. A value that cannot be read is ignored as well; `unreadable` then has a sentence about
+    still reading the old topics. A value that cannot be read is also ignored; `unreadable` then has a sentence about
     the value under the value's key.
 
     Args:

@@ -114,10 +114,10 @@ class Assignment(Generic[R]):
         """Limit the offset map to this many characters from now on."""
         self._map_limit = characters
         self._measure_at = 0
-        # A map is encoded as a bitset or as run lengths of at most four bytes, whichever is shorter. So the map is not
-        # measured if one of these encodings is certainly below the limit for pressure, which is true for most
-        # partitions.
-        size = max(0, pressure(characters) // 4 * 3 - _MOST_BESIDE)  # there is no pressure below this many bytes
+        # A partition receives no new records if its map has more than `pressure(characters)` characters. A map is
+        # encoded as a bitset or as run lengths of at most four bytes, whichever is shorter. So the map is not measured
+        # if one of these encodings is certainly smaller than that, which is true for most partitions.
+        size = max(0, pressure(characters) // 4 * 3 - _MOST_BESIDE)  # a smaller map, in bytes, is never too large
         self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # a bitset for fewer offsets than this is smaller than `size`
         # this many incomplete offsets make at most twice as many runs, which fit in `size`
         self._few = max(0, size - 1) // 8

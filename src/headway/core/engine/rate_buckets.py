@@ -89,8 +89,9 @@ class RateBuckets(Generic[R]):
         self._buckets: dict[Hashable, Bucket[R]] = {}
         self._permits: dict[Attempt[R], Bucket[R]] = {}  # the attempts that have a permit and have not started
         self._orders = count()
-        self._entries: list[tuple[float, int, Bucket[R]]] = []  # a heap by the time of a bucket's next permit
-        self._idle: list[tuple[float, int, Bucket[R]]] = []  # a heap by the time at which a bucket can be forgotten
+        self._entries: list[tuple[float, int, Bucket[R]]] = []  # a heap, ordered by the time of a bucket's next permit
+        # A heap of unused buckets, ordered by the time at which a bucket can be forgotten.
+        self._idle: list[tuple[float, int, Bucket[R]]] = []
 
     @property
     def remembered(self) -> int:

@@ -52,7 +52,7 @@ class _ByTime(Generic[R]):
     ) -> None:
         self._ready_of = ready_of
         self._left = left  # called with each tenant that no longer has ready attempts
-        self._entries: list[tuple[float, int, _TenantEntry[R]]] = []  # a heap by virtual time
+        self._entries: list[tuple[float, int, _TenantEntry[R]]] = []  # a heap, ordered by virtual time
         self._members: set[_TenantEntry[R]] = set()
         self._orders = count()  # tenants with equal times take turns
 

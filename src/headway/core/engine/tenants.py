@@ -80,7 +80,8 @@ class Tenants:
         self._waiting = 0.0  # the sum of the weights of the tenants with ready attempts
         self._busy = 0  # the number of tenants with ready or running attempts
         self._orders = count()
-        # A heap by the level's virtual time at which an account can be forgotten.
+        # A heap of the accounts without ready or running attempts. The accounts are ordered by the virtual time of the
+        # level at which each of them can be forgotten.
         self._idle: list[tuple[float, int, Account]] = []
 
     @property

@@ -28,7 +28,7 @@ class _ReadyPartition(Generic[R]):
     def __init__(self, topic: "_Topic[R]") -> None:
         self.topic = topic
         self.arrived: deque[Attempt[R]] = deque()
-        self.released: list[tuple[Any, Attempt[R]]] = []  # a heap by order of arrival, or by rank and order of arrival
+        self.released: list[tuple[Any, Attempt[R]]] = []  # a heap, ordered by arrival, or by rank and arrival
         self.ready = 0
         self.in_rotation = False
 

@@ -152,7 +152,7 @@ class BurstWindow:
         return sum(count >= share for count in self._counts) >= self._threshold
 
     def unused(self, share: int) -> int:
-        """Return the part of the share that was left unused in all of the last polls."""
+        """Return the part of the share that was unused in every poll of the window."""
         return max(0, share - max(self._counts, default=0))
 
 

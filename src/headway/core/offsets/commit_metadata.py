@@ -20,10 +20,10 @@ _STREAMS = "Kafka Streams"
 class CommitMetadata(NamedTuple):
     """The content of a commit's metadata.
 
-    `encoding` is the name of an encoding of offset maps, "none" if there is no metadata, a version of Kafka Streams, or
-    "unknown". If the encoding is unknown, `reason` says why. `stream_time` is the time of the partition in Kafka
-    Streams, in milliseconds since the epoch, or -1 if the partition has no time yet. Only offset maps that Headway has
-    written have a `trailer`.
+    `encoding` is "none" if there is no metadata. Otherwise `encoding` is the name of an encoding of offset maps, or a
+    version of Kafka Streams, or "unknown". If the encoding is unknown, `reason` says why. `stream_time` is the time of
+    the partition in Kafka Streams, in milliseconds since the epoch, or -1 if the partition has no time yet. Only offset
+    maps that Headway has written have a `trailer`.
     """
 
     encoding: str

@@ -84,7 +84,7 @@ class DelayTopicFitter:
             self.add(number, delays_of(delay_topic, records, ladder), now)
 
     def add(self, number: int, delays: Iterable[int], now: int) -> None:
-        """Add the delays of records that were rescheduled or repeated in a partition to the partition's counts."""
+        """Add to a partition's counts the delays of its schedules that were rescheduled or that recur."""
         if self._is_on and (delays := list(delays)):
             self._something_came = True
             self._recent.setdefault(number, RecentDelays(now)).add(delays, now)

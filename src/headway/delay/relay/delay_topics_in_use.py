@@ -31,7 +31,7 @@ class DelayTopicsInUse:
         self.ladder = Ladder.exponential()
         self.delay_topics: tuple[int, ...] = ()
         self.unread: frozenset[int] = frozenset()
-        # True if another ladder was put in use, or a delay topic was created or is being retired.
+        # True if another ladder was put into use, or a delay topic was created or is being retired.
         self.is_outdated = False
         self._other_ladder = self._other_unread = False
         self._read_at = time.monotonic()
@@ -75,7 +75,7 @@ class DelayTopicsInUse:
         return usable(self.ladder, self.delay_topics)
 
     def note(self, message: Message) -> None:
-        """Process a record of the ladder's topic. The record can put other delay topics in use, or retire some."""
+        """Process a record of the ladder's topic. The record can put other delay topics into use, or retire some."""
         key, value = message.key(), message.value()
         if ladder := ladder_from(self._names, key, value):
             self._other_ladder = ladder != self.ladder
@@ -90,7 +90,7 @@ class DelayTopicsInUse:
         self._read_again_after = _READ_AGAIN_AFTER
 
     def update(self) -> bool:
-        """Switch to the delay topics that were put in use. Returns whether anything has changed.
+        """Switch to the delay topics that were put into use. Returns whether anything has changed.
 
         While delay topics that existed before are missing, nothing is changed, and a later call checks again.
         """

@@ -206,7 +206,7 @@ class Relay(Closable):
 
     @property
     def ready(self) -> bool:
-        """True if the relay delivers due records: it has partitions, and has found out the brokers' time."""
+        """True if the relay delivers due records. For this, it must have partitions and know the brokers' time."""
         return bool(self._relays.numbers) and self._clock.is_set
 
     @property
@@ -243,7 +243,7 @@ class Relay(Closable):
         self._consumer.subscribe([self._names.commands], before_leaving=self._store_rest)
 
     def _change_delay_topics(self) -> None:
-        """Switch to the delay topics that were put in use."""
+        """Switch to the delay topics that were put into use."""
         if self._in_use.update():
             self._store_rest()
             self._forget(0)

@@ -1,6 +1,6 @@
 """Searches the delay topics for a record that was rescheduled to an earlier time and would otherwise be delivered late.
 
-The times of the schedule limit which delay topics its record can be in, and when the record can have been appended to
+The times of the schedule limit which delay topics its record can be in, and when the record may have been appended to
 each of them. So only a small part of the delay topics must be read. The relay continues its work during the search. A
 scheduler might have created a delay topic for this record seconds ago, so that the relay does not read this delay topic
 yet. So if the record is not in the delay topics that the relay reads, the search requests a list of all delay topics

@@ -101,7 +101,7 @@ class AdaptiveLimit(Gate):
             self._step, self._jobs = _STEP, _JOBS
         step = self._step if up or self.limit == 1 else 1 / self._step
         limit = min(self._most, math.ceil(self.limit * step) if step > 1 else int(self.limit * step))
-        if limit != self.limit:  # if the limit stays, the measurement at the previous limit is kept
+        if limit != self.limit:  # if the limit does not change, the measurement at the previous limit is kept
             self._last = self.limit, throughput
             self.limit = limit
 

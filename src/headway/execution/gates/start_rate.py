@@ -15,11 +15,11 @@ from headway.execution.jobs import Job
 GROUP: Final = "group"
 """The name of the whole group's rate, in the messages that members use to lend fractions of rates to each other."""
 
-# The bucket holds the tokens of this many seconds, so that no start is lost if a thread wakes this late.
+# The bucket holds this many seconds' worth of tokens, so that no start is lost if a thread wakes this late.
 _BURST = 0.05
 # A member counts as limited by the rate if it has used this fraction of its share while records were ready to start.
 _MUCH = 0.7
-# A wait for tokens lasts until the bucket has the tokens of this many seconds, because one wait costs as much CPU as
+# A wait for tokens lasts until the bucket has this many seconds' worth of tokens, because one wait costs as much CPU as
 # the start of many attempts.
 _GRAIN = 0.01
 _ROUNDING = 1e-9

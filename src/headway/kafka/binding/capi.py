@@ -97,7 +97,7 @@ class PendingCommit:
 
         The result is empty if all partitions are committed, and None if there is no answer yet. Further calls return
         the same answer. If the broker refuses some partitions of a commit, librdkafka may report the same error for the
-        others. Those partitions count as refused as well, so the caller should commit them again.
+        others. Those partitions also count as refused, so the caller should commit them again.
 
         Raises:
             ClosedError: The consumer was closed before the answer was read, so the answer is unknown.

@@ -84,8 +84,8 @@ class LevelConsumer:
         """Return at most `count` records of a level that have arrived, without waiting. `count` is at least 1.
 
         Topics and partitions take turns. Rebalance callbacks run within this call, and errors are added to the client's
-        `errors`. If this returns fewer than `count` records, either no other records have arrived, or the wake-up is
-        set.
+        `errors`. If this returns fewer than `count` records, either no more have arrived, or this method has called
+        `client.wake()`, so that the caller fetches again.
         """
         if not self._prepare(now):
             return []
@@ -369,7 +369,7 @@ class LevelConsumer:
         self._turns.close()
         self._transactions.forget()
 
-    # The end
+    # Closing
 
     @property
     def is_closing(self) -> bool:

@@ -174,7 +174,8 @@ class ColumnarProducer:
         values = iter(columns.values)
         given: list[Iterable[Any]] = [topics, values, columns.keys, columns.partitions]
         if columns.headers is not None:
-            # The next three arguments of the binding are the two names of the callback, and the timestamp.
+            # `produce` is called with positional arguments. The next ones are `callback`, its alias `on_delivery`, and
+            # `timestamp`.
             given += [repeat(None), repeat(None), repeat(0), map(_checked, columns.headers, of_headers)]
         try:
             deque(map(self._producer.produce, *given), maxlen=0)

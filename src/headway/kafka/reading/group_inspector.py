@@ -173,7 +173,7 @@ class GroupInspector(Closable):
         try:
             answer.result(BROKER_ANSWERS_WITHIN)
         except TimeoutError:
-            pass  # the next request will time out as well and report this
+            pass  # the next request will also time out, and will report this
         except ck.KafkaException as error:
             if refused := why_refused(error.args[0], "Describe", self._kafka, group=self.group):
                 raise refused from error

@@ -30,8 +30,8 @@ def close(
 ) -> Closing:
     """Decide how to close the version to which these reports belong.
 
-    `markers_in_kafka` returns the markers of all slots, and is called only if a task has a doubt, or if an earlier run
-    has written rows of this version.
+    `markers_in_kafka` returns the markers of all slots. It is called only if a task could not tell from the markers
+    whether its rows are in Kafka, or if an earlier run has written rows of this version.
 
     Raises `TransactionError` if this run did not write some rows and they are not known to be in Kafka, or if Kafka has
     other rows of this version.

@@ -222,7 +222,7 @@ class Marked(NamedTuple):
         )
 
     def refusal(self, part: WritePart, digest: RowsDigest, marker_topic: str) -> "Doubt":
-        """Return the doubt of a task whose rows `has` does not find in Kafka, although the task must not write them."""
+        """Return the doubt to report for a task that must not write its rows, although `has` did not find the rows."""
         if self.is_misfit(part) and (self.own is None or self.own.version < part.version):
             return Doubt(0, f"The rows of another task of {part.version_name} do not match those of an earlier run.")
         who = f"Task {part.partition} of"
@@ -235,8 +235,8 @@ class Marked(NamedTuple):
 class Doubt(NamedTuple):
     """The error message for a task if the markers do not show whether its rows are in Kafka.
 
-    The driver raises this error unless the digests of all tasks resolve the doubt. If several tasks have doubts, the
-    driver raises the doubt with the highest rank.
+    The driver raises an error with this message, unless the digests of all tasks show that the rows are in Kafka. If
+    several tasks report doubts, the driver raises the doubt with the highest rank.
     """
 
     rank: int
@@ -244,7 +244,7 @@ class Doubt(NamedTuple):
 
 
 def divided_otherwise(part: WritePart) -> Doubt:
-    """Return the doubt of a task some of whose rows were written by other tasks of an earlier run."""
+    """Return the doubt to report for a task if other tasks of an earlier run have written some of its rows."""
     return Doubt(
         2,
         f"Task {part.partition} of {part.version_name} has rows that an earlier run has written in another task, so it "

@@ -218,9 +218,11 @@ def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: WritePar
 
 
 class Slot(NamedTuple):
-    """The opened slot of a part: its producer, the reader of its markers, and the markers that were read.
+    """The slot of a Spark partition: its producer, the reader of its markers, and the markers that were read.
 
-    The producer has fenced off all earlier attempts. The markers were read after that, so none can be missing.
+    A slot belongs to one Spark partition of a query, in all versions. A part, in contrast, is the rows of the partition
+    in one version. The producer has fenced off all earlier attempts. The markers were read after that, so none can be
+    missing.
     """
 
     producer: ColumnarProducer

@@ -183,7 +183,7 @@ class BatchPlanner:
         """Return the first offset of each partition.
 
         For a partition that the query has read to its end, the end offset is returned without a request to Kafka,
-        because no unread records can have been lost there.
+        because that partition has no unread records that could be lost.
         """
         reached, ends = begin.offsets, seen.offsets
         asked = [at for at, end in ends.items() if reached.get(at) != end or not begin.same_topic(seen, at)]
@@ -240,7 +240,10 @@ class BatchPlanner:
 
 
 def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions, *, slow: bool) -> StreamOffset:
-    """Add to the plan the number of tasks, which depends on the cluster, so that a replay uses the same number."""
+    """Record the number of tasks in the plan.
+
+    The number depends on the cluster, so a replay could not compute the same number again.
+    """
     cores = cluster_parallelism() or os.cpu_count() or 1
     return replace(planned, tasks=options.count(wanted, cores, slow=slow), split=options.split)
 

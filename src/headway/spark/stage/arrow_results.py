@@ -172,5 +172,5 @@ def _fitted_part(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _of_parts(array: pa.Array, kind: pa.DataType, parts: pa.Array) -> pa.Array:
-    """Return an array of lists or maps with the same lengths as in this array, but with these elements."""
+    """Return an array of lists or maps that have the lengths of those in `array`, and `parts` as their elements."""
     return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], array.null_count, array.offset, [parts])

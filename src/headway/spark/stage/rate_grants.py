@@ -1,10 +1,12 @@
-"""Divides one rate limit among all tasks of a stage: tasks request starts, and the driver grants them in turn.
+"""Divides one rate limit among all tasks of a stage: tasks request permits, and the driver grants them in turn.
+
+A permit lets a task start one attempt.
 
 Fixed shares of the rate would not work. A task does not know how many other tasks there are, because the number changes
 with each micro-batch, and the other tasks could not use the share of a task that has little to do.
 
-Invariant: in any period, no more starts are granted than the rate allows, plus one burst. The burst is a tenth of a
-second's starts, or one start if that is more.
+Invariant: in any period, no more permits are granted than the rate allows, plus one burst. A burst is a tenth of a
+second's worth of permits, and at least one permit.
 """
 
 from collections import OrderedDict
@@ -16,13 +18,13 @@ from headway.execution.jobs import Job
 
 T = TypeVar("T", bound=Hashable)
 
-_BURST = 0.1  # at most this many seconds' worth of starts can be granted at once
-_GRAIN = 0.01  # wait until this many seconds' worth of starts can be granted, as each grant is a message
-_ROUNDING = 1e-9  # a fraction of a start; rounding errors are smaller, and must not delay a start
+_BURST = 0.1  # at most this many seconds' worth of permits can be granted at once
+_GRAIN = 0.01  # wait until this many seconds' worth of permits can be granted, because each grant is a message
+_ROUNDING = 1e-9  # a fraction of a permit; rounding errors are smaller, and must not delay a start
 
 
 class Grants(Generic[T]):
-    """Divides a rate limit (starts per second) among the tasks that are requesting starts.
+    """Divides a rate limit, in starts per second, among the tasks that request permits.
 
     >>> grants = Grants(100, now=0.0)
     >>> grants.ask("a", 50), grants.ask("b", 2), grants.due(now=0.0)
@@ -39,7 +41,7 @@ class Grants(Generic[T]):
         self._asked: OrderedDict[T, int] = OrderedDict()
 
     def ask(self, who: T, starts: int) -> None:
-        """Record how many starts a task requests. This replaces the task's earlier request."""
+        """Record how many permits a task requests. This replaces the task's earlier request."""
         self._asked[who] = starts
 
     def leave(self, who: T) -> None:
@@ -47,10 +49,10 @@ class Grants(Generic[T]):
         self._asked.pop(who, None)
 
     def due(self, now: float) -> Sequence[tuple[T, int]]:
-        """Return the starts that are granted now, beginning with the task that has waited longest.
+        """Return how many permits each task gets now, beginning with the task that has waited longest.
 
-        A grant uses up the task's request, even if the grant is smaller than the request. The task must call `ask`
-        again for more starts.
+        A grant uses up the task's request, even if the grant is smaller than the request. For more permits, the task
+        must send another request.
         """
         self._left = min(self._burst, self._left + (now - self._filled_at) * self._rate)
         self._filled_at = now
@@ -65,35 +67,35 @@ class Grants(Generic[T]):
         return granted
 
     def next_due(self) -> float | None:
-        """Return the time at which more starts can be granted, or None if there are no requests."""
+        """Return the time at which more permits can be granted, or None if there are no requests."""
         return self._filled_at + max(0.0, self._least() - self._left) / self._rate if self._asked else None
 
     def _least(self) -> float:
-        """Return the minimum number of starts that are granted together.
+        """Return the minimum number of permits that are granted together.
 
-        Few large grants are cheaper than many small ones, because a message costs the same for any number of starts.
+        Few large grants are cheaper than many small ones, because a message costs the same for any number of permits.
         """
         return max(1.0, min(self._rate * _GRAIN, sum(self._asked.values())))
 
 
 class GrantedStarts(Gate):
-    """A gate that lets a task start no more attempts than the driver has granted.
+    """A gate that lets a task start no more attempts than the driver has granted permits for.
 
     Args:
-        slots: The maximum number of starts to request at a time.
+        slots: The maximum number of permits to request at a time.
         ready: Returns how many attempts could start at the given time.
-        ask: Requests this many starts from the driver. The granted starts are passed to `grant`.
+        ask: Requests this many permits from the driver. The number of granted permits is passed to `grant`.
     """
 
     def __init__(self, slots: int, *, ready: Callable[[float], int], ask: Callable[[int], None]) -> None:
         self._slots = slots
         self._ready = ready
         self._ask = ask
-        self._granted = 0  # negative after a batch with more attempts than granted starts
+        self._granted = 0  # negative after a batch with more attempts than there were permits
         self._is_asking = False
 
     def may_start(self, running: int, now: float) -> bool:
-        """Return whether a granted start is left. If not, requests starts for the attempts that could start now."""
+        """Return whether a permit is left. If not, requests permits for the attempts that could start now."""
         if self._granted > 0:
             return True
         if not self._is_asking and (ready := self._ready(now)):
@@ -102,11 +104,11 @@ class GrantedStarts(Gate):
         return False
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Use up one granted start for each attempt of the job."""
+        """Use up one permit for each attempt of the job."""
         self._granted -= len(job)
         return False
 
     def grant(self, starts: int) -> None:
-        """Add the starts that were granted."""
+        """Add the permits that were granted."""
         self._is_asking = False
         self._granted += starts

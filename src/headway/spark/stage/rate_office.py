@@ -1,4 +1,6 @@
-"""Enforces the rate limit of a stage over the network: tasks connect to the driver, which grants them starts.
+"""Enforces the rate limit of a stage over the network: tasks connect to the driver, which grants them permits.
+
+A permit lets a task start one attempt.
 
 The driver is used because it outlives all tasks and executors. The driver listens at the address to which executors
 connect anyway, but on an additional port. When a task ends, for whatever reason, its connection is closed, so the
@@ -32,7 +34,7 @@ _FORGET_AFTER = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The rate limit of one stage, and the address of the server from which its tasks request starts."""
+    """The rate limit of one stage, and the address of the server from which its tasks request permits."""
 
     rate: float
     host: str
@@ -42,7 +44,7 @@ class RateLimit:
 
 
 class RateOffice:
-    """The driver's server, which grants starts to the tasks of all stages. It listens on the interface `bind`."""
+    """The driver's server, which grants permits to the tasks of all stages. It listens on the interface `bind`."""
 
     def __init__(self, bind: str) -> None:
         self._secret = secrets.token_hex(16)
@@ -99,7 +101,7 @@ class _RatedStage:
         self._grants.leave(task)
 
     def ask(self, task: asyncio.StreamWriter, starts: int) -> None:
-        """Record how many starts a task requests, and grant them now or as soon as the rate allows."""
+        """Record how many permits a task requests, and grant them now or as soon as the rate allows."""
         self._grants.ask(task, starts)
         if self._timer is None:
             self._grant()
@@ -126,7 +128,7 @@ def _office(bind: str) -> RateOffice:
 
 
 class RateClient:
-    """The connection of a task to the driver, over which it requests starts.
+    """The connection over which a task requests permits from the driver.
 
     `granted` is called with each grant, on a thread of the client. `gone` is called with an error if the connection
     ends before `close`. Raises `HeadwayError` if the driver cannot be reached.
@@ -147,7 +149,7 @@ class RateClient:
         threading.Thread(target=self._read, name="headway-rate", daemon=True).start()
 
     def ask(self, starts: int) -> None:
-        """Request this many starts from the driver."""
+        """Request this many permits from the driver."""
         with suppress(OSError):  # the connection has ended, which the reading thread reports
             self._socket.sendall(b"%d\n" % starts)
 
@@ -164,7 +166,7 @@ class RateClient:
                 for line in lines:
                     self._granted(int(line))
         except Exception as error:  # must be reported, because without grants the task would wait forever
-            self._gone(HeadwayError(f"A grant of the rate_limit could not be used: {error!r}."))
+            self._gone(HeadwayError(f"A message with permits for the rate_limit could not be processed: {error!r}."))
             return
         if not self._closed:
             self._gone(self._unreachable(ConnectionError("the connection has ended")))

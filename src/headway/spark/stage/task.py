@@ -122,7 +122,7 @@ class Stage:
         self._granted = GrantedStarts(settings.max_concurrency, ready=self._ready, ask=self._ask)
         gates: list[Gate] = [AdaptiveLimit(settings.max_concurrency)] if settings.adaptive else []
         if settings.rate:
-            gates.append(self._granted)  # the last gate, so that starts are requested only if all other gates are open
+            gates.append(self._granted)  # the last gate, so that permits are requested only if all other gates are open
         self._expiry = ExpiryGate(keeps=True)
         retries = settings.retries
         if settings.deadline is not None:
