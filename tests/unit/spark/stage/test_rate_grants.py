@@ -169,4 +169,4 @@ def test_a_task_fails_if_it_cannot_use_a_grant() -> None:
     gone = Queue[HeadwayError]()
     with closing(RateClient(limit(10), granted, gone.put)) as client:
         client.ask(1)
-        assert "could not be used: RuntimeError('unexpected')" in str(gone.get(timeout=10))
+        assert "could not be processed: RuntimeError('unexpected')" in str(gone.get(timeout=10))
