@@ -25,13 +25,22 @@ $(READY): requirements.lock pyproject.toml
 	@awk '/^[a-z]/ { wanted = /^uv==/ } wanted' requirements.lock > $(VENV)/uv.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --compile-bytecode --require-hashes requirements.lock
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -m compileall -q src
+	@rm -f $(VENV)/.built-*
 	@touch $@
 
-setup: $(READY)  ## the environment, from the lock file
+# The hot path is compiled if there is a C compiler; HEADWAY_COMPILE=0 builds plain Python, and 1 requires a compiler.
+BUILT := $(VENV)/.built-$(or $(HEADWAY_COMPILE),auto)
+$(BUILT): $(READY) hatch_build.py pyproject.toml $(shell find src/headway/core src/headway/execution src/headway/kafka/binding -name '*.py' -o -name '*.c')
+	@echo "Building Headway. Compiling its hot path takes less than a minute."
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src
+	@rm -f $(VENV)/.built-*
+	@$(BIN)/headway --version
+	@touch $@
 
-demo: $(READY)  ## real flights by priority through a real Kafka into a Spark pipeline [RECORDS=20000 for a short one]
+setup: $(BUILT)  ## the environment, from the lock file, and Headway in it [HEADWAY_COMPILE=0 for plain Python]
+
+demo: $(BUILT)  ## real flights by priority through a real Kafka into a Spark pipeline [RECORDS=20000 for a short one]
 	$(BIN)/python -m demo $(if $(RECORDS),--records $(RECORDS))
 
 # Where this is set, each process of the tests would compile all of them again.
@@ -39,20 +48,20 @@ test test-slow test-interrupts: export PYTHONDONTWRITEBYTECODE =
 
 # Once, in two halves side by side; otherwise each process of the tests would do all of it at the same time.
 COMPILED := tests/__pycache__/compiled
-$(COMPILED): $(READY)
+$(COMPILED): $(BUILT)
 	@$(BIN)/python -m pytest --collect-only -q src/headway tests/unit tests/property >/dev/null & \
 	  $(BIN)/python -m pytest --collect-only -q tests/broker tests/contract tests/spark >/dev/null; wait
 	@mkdir -p $(@D) && touch $@
 
-test: $(COMPILED)  ## in minutes: each promise, with real Kafka and real Spark [TESTERS=0 for one after the other]
+test: $(BUILT) $(COMPILED)  ## in minutes: each promise, with real Kafka and real Spark [TESTERS=0 for one after the other]
 	$(BIN)/python -m pytest -m "not slow and not interrupts" --numprocesses $(TESTERS) $(ARGS)
 
-test-slow: $(COMPILED)  ## the rest, in hours: long tests, all variants, more examples [WITHIN=1800 for half an hour of it]
+test-slow: $(BUILT) $(COMPILED)  ## the rest, in hours: long tests, all variants, more examples [WITHIN=1800 for half an hour of it]
 	$(BIN)/python -m pytest -m "(slow or hypothesis) and not interrupts" --hypothesis-profile thorough --numprocesses $(SLOW_TESTERS) \
 	  $(if $(WITHIN),--within $(WITHIN)) $(ARGS)
 
 # Beside the threads of other tests, tracing each instruction makes CPython 3.11 spin now and then.
-test-interrupts: $(COMPILED)  ## Ctrl-C at chosen instructions, in a process of its own for each file
+test-interrupts: $(BUILT) $(COMPILED)  ## Ctrl-C at chosen instructions, in a process of its own for each file
 	@for file in $$(grep -rl "mark.interrupts" tests --include="test_*.py"); do \
 	  $(BIN)/python -m pytest -m interrupts $$file $(ARGS) || exit 1; done
 
@@ -63,15 +72,15 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## every benchmark, quickly; results as JSON in bench-output/
+bench: $(BUILT)  ## every benchmark, quickly; results as JSON in bench-output/
 	@mkdir -p bench-output
 	@for script in benchmarks/[a-z]*.py; do \
 	  $(BIN)/python $$script --quick --json bench-output/$$(basename $$script .py).json || exit 1; done
 
-speed: $(READY)  ## CPU a record on each hot path, beside a fixed commit, in turns [ARGS="--paths relay"]
+speed: $(BUILT)  ## CPU a record on each hot path, beside a fixed commit, in turns [ARGS="--paths relay"]
 	$(BIN)/python benchmarks/speed.py $(ARGS)
 
-quirks: $(READY)  ## which of librdkafka's faults still exist, shown on plain confluent-kafka [ARGS=close_in_a_callback]
+quirks: $(BUILT)  ## which of librdkafka's faults still exist, shown on plain confluent-kafka [ARGS=close_in_a_callback]
 	$(BIN)/python -m quirks $(ARGS)
 
 lock: $(READY)  ## resolve the dependencies anew into requirements.lock

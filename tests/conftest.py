@@ -20,6 +20,7 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from headway.broker import LocalBroker
+from headway.runtime.compiled import outdated_modules
 from tests.one_broker import BrokerOfTheRun, broker_for
 from tests.processor_time import ProcessorTime
 from tests.quick_choice import leave_the_rest_to_test_all
@@ -57,6 +58,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Add the plugins of a run of several processes, of one with a time limit, and of one that is measured."""
+    if outdated := outdated_modules():
+        names = ", ".join(path.name for path in outdated)
+        pytest.exit(f"{names} changed after being compiled. Run `make setup`, or `HEADWAY_COMPILE=0 make setup`.", 4)
     if config.getoption("numprocesses", None):
         config.pluginmanager.register(BrokerOfTheRun())
     if within := config.getoption("within"):

@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import click
@@ -101,8 +102,23 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
 
 
+def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from headway.runtime.compiled import is_compiled  # noqa: PLC0415 - seldom needed
+
+        click.echo(f"headway {metadata.version('headway')} ({'compiled' if is_compiled() else 'plain Python'})")
+        ctx.exit()
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="headway")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version, and whether the hot path is compiled.",
+)
 def headway() -> None:
     """Apache Kafka as a work queue: priority, delay and parallel processing.
 

@@ -27,10 +27,10 @@ class LoopThread:
     def __init__(self, name: str | None = None) -> None:
         self.loop = precise_event_loop()
         self._ended = self.loop.create_future()
-        self._thread = threading.Thread(
+        self._loop_thread = threading.Thread(
             target=_serve, args=(self.loop, self._ended), name=name or "headway-event-loop", daemon=True
         )
-        self._thread.start()
+        self._loop_thread.start()
 
     def close(self, timeout: float) -> None:
         """Cancel the tasks of the loop, and end the loop.
@@ -41,7 +41,7 @@ class LoopThread:
         # called again after an interrupt.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(_set, self._ended)
-        self._thread.join(timeout)
+        self._loop_thread.join(timeout)
 
 
 class EventLoop(Executor):

@@ -26,6 +26,7 @@ from tests.contract.mock_brokers import MockBrokers, mock_brokers
 from tests.contract.parallel.members import wait_for
 from tests.made import made_by
 from tests.odd_headers import LATIN_1, send_with_headers
+from tests.plain_python import plain_python
 
 
 @pytest.fixture
@@ -76,6 +77,7 @@ def test_a_partition_without_a_leader_begins_when_it_has_one_and_holds_up_no_oth
         running.join()
 
 
+@plain_python
 @pytest.mark.slow
 def test_while_one_level_is_handed_over_the_others_go_on(brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     topics = [f"orders-{level}" for level in range(2)]

@@ -36,6 +36,7 @@ from tests.contract.parallel.members import (
 )
 from tests.contract.parallel.test_rebalance import CONSUMER_PROTOCOL, COOPERATIVE, EAGER
 from tests.made import made_by
+from tests.plain_python import plain_python
 
 pytestmark = pytest.mark.kafka
 
@@ -219,6 +220,7 @@ def test_an_interrupt_at_any_step_of_a_transaction_neither_loses_nor_repeats_it(
         assert parts(found.values) == {str(i): ["a", "b"] for i in range(10)}
 
 
+@plain_python
 @pytest.mark.quick("committed")
 @pytest.mark.parametrize("call", ["tick", "committed"])
 def test_an_interrupt_after_a_tick_is_taken_or_before_it_is_settled_neither_loses_nor_repeats_its_outputs(

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.core.engine.assignment import Assignment
 from headway.core.engine.attempt import Attempt
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
@@ -25,7 +26,7 @@ from headway.execution.gates import supervision as supervising
 from headway.execution.gates.supervision import Supervision
 from headway.execution.jobs import Job, RecordAttempt
 from headway.execution.running_table import RunningTable, make_table_file, read_table
-from headway.records.record_types import TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
 from tests.executor_stub import ExecutorStub
 
@@ -145,7 +146,7 @@ def test_what_runs_is_in_the_table_and_what_has_ended_is_not(make_world: Make) -
 
 
 def attempt_at(offset: int) -> RecordAttempt:
-    assignment: Any = SimpleNamespace(partition=ORDERS)
+    assignment: Assignment[ConsumerRecord] = Assignment(ORDERS, OffsetMap(0), 1)
     return Attempt(record(offset), offset, 100, None, assignment, 0.0, offset)
 
 

@@ -34,12 +34,12 @@ class FailedAttempts(NamedTuple):
     tried.
     """
 
-    error: BaseException
+    error: "BaseException"  # noqa: UP037 - the quotes let mypyc compile this field
     at: float
     first_at: float
     attempts: int
     untried: int
-    first_error: BaseException
+    first_error: "BaseException"  # noqa: UP037
 
 
 class Brought(NamedTuple):
@@ -62,7 +62,7 @@ class FinalOutcome(NamedTuple):
     The verdict decides where the record is stored instead. If the verdict is None, the record is dropped.
     """
 
-    error: BaseException
+    error: "BaseException"  # noqa: UP037 - the quotes let mypyc compile this field
     verdict: GiveUp | Later | None
 
 

@@ -15,6 +15,9 @@ from headway.core.engine.lanes import Ordering
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
 from tests.models.attempt_life import ATTEMPT_TRANSITIONS, AttemptEvent, state_of
+from tests.plain_python import plain_python
+
+pytestmark = plain_python  # an engine makes its attempts by itself, so this class of theirs is replaced
 
 ORDERS = TopicPartition("orders", partition=0)
 NOW = 100.0

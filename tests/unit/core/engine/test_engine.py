@@ -17,6 +17,7 @@ from headway.core.engine.slot_policies import BurstSlots, StrictSlots
 from headway.core.offsets.offset_map import MAX_CHARACTERS, Commit, OffsetMap, decode_map
 from headway.core.retry import Again, GiveUp
 from headway.records.record_types import TopicPartition
+from tests.plain_python import plain_python
 
 ORDERS = TopicPartition("orders", partition=0)
 NOW = 100.0
@@ -494,6 +495,7 @@ def test_what_is_done_while_a_tick_is_committed_rides_in_the_next_however_often_
     assert engine.tick().outputs == ["b"]
 
 
+@plain_python
 def test_an_interrupt_while_a_tick_is_taken_parts_no_offset_from_its_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     other = TopicPartition("orders", partition=1)
     engine = engine_of(ORDERS, other)
