@@ -108,13 +108,15 @@ def test_what_a_handler_returns_never_fails_the_task(spark: SparkSession) -> Non
     assert {n: row.outcome for n, row in came.items()} == {**dict.fromkeys(range(6), "failed"), 6: "ok", 7: "ok"}
     assert (came[6].result, came[7].result) == (None, 7)
     assert came[0].error.message == "The handler returned a value that does not fit int: it is string"
-    assert came[1].error.message == "The handler returned 2 results for a batch of 1 rows. Return one for each."
+    assert (
+        came[1].error.message == "The handler returned 2 results for a batch of 1 rows. Return one result for each row."
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"arrow_columns": ["vale"]}, r"has no column vale for the arrow_columns\. Did you mean value\?"),
+        ({"arrow_columns": ["vale"]}, r"has no column `vale` for the arrow_columns\. Did you mean value\?"),
         ({"arrow_columns": []}, r"arrow_columns is \[\]; it must name one or more columns"),
         ({"arrow_columns": 1}, r"arrow_columns is 1; it must name one or more columns"),
         ({"arrow_columns": [1]}, r"arrow_columns is \[1\]; it must name one or more columns"),

@@ -97,7 +97,7 @@ def test_source_sink_stage_and_schedules_work_over_connect(
     assert "Set splitPartitions to false, put repartition_by_key before parallel_map" in found["split"]
     assert "rate_limit" in found["rate_limit"]
     assert "Divide the rate by the number of tasks, and limit it in the handler." in found["rate_limit"]
-    assert found["follow_cluster"].endswith("which does not have one. Set the source's option minPartitions.")
+    assert found["follow_cluster"].endswith("which does not have one. Set the source's option `minPartitions`.")
     assert found["run_workers"].startswith("run_workers needs a SparkContext, but this is a session of Spark")
     assert copies(cluster, topic) == [f"{number:03}" for number in range(90)]
 

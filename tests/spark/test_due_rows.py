@@ -184,7 +184,7 @@ def test_a_query_that_runs_writes_to_the_lines_that_are_in_use_now(
 
 def test_a_transaction_that_could_hide_what_is_due_for_longer_than_relays_wait_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"transaction\.timeout\.ms is 300000; with a column due it must be at most 45000"
+        ConfigError, match=r"transaction\.timeout\.ms is 300000; with a `due` column it must be at most 45000"
     ):
         find_delay_topics({"bootstrap.servers": "localhost:1", "transaction.timeout.ms": "300000"}, "delay")
 
@@ -221,7 +221,7 @@ def test_an_output_expires_and_one_whose_time_the_sink_would_refuse_is_a_dead_le
     }
     to = f"its output to {orders.topic}-0"
     assert why == {
-        b"before": f"{to} would have expired when it is due",
+        b"before": f"{to} would expire before it is due",
         b"ancient": f"{to} expires {-now * 1000} ms after 1970",
         b"no time": f"{to} expires at a value that is not a time",
     }

@@ -124,11 +124,11 @@ def test_a_row_that_waits_is_listed_with_the_schedules_and_comes_no_more_once_it
 def test_rows_that_may_come_again_need_the_columns_of_their_records(spark: SparkSession) -> None:
     columns = "key binary, value binary, topic string, partition int, offset long"
     frame = spark.createDataFrame([], columns)
-    with pytest.raises(ConfigError, match=r"have no column headers\. Rows that can be .*includeHeaders=true"):
+    with pytest.raises(ConfigError, match=r"have no `headers` column\. Rows that can be .*includeHeaders=true"):
         parallel_map(frame, len, "int", key=None, later=True)
     with pytest.raises(ConfigError, match="deadline is 0; it must be"):
         parallel_map(frame, len, "int", key=None, deadline=0)
     whole = spark.createDataFrame([], f"{columns}, headers array<struct<key: string, value: binary>>")
     outcomes = parallel_map(whole, len, "int", key=None, deadline=1)
-    with pytest.raises(ConfigError, match=r"have no column value\. Rows that can be handled again"):
+    with pytest.raises(ConfigError, match=r"have no `value` column\. Rows that can be handled again"):
         outputs(outcomes.drop("value"), dead_letter_topic="dead")

@@ -52,12 +52,12 @@ def test_only_the_columns_asked_for_are_made(spark: SparkSession, day: "LevelTop
     assert headers.count() == 48
 
 
-@pytest.mark.quick("offset int-has the column offset as int, but the headway source reads it as bigint")
+@pytest.mark.quick("offset int-has the column `offset` as int, but the headway source reads it as bigint")
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        ("offset int", "has the column offset as int, but the headway source reads it as bigint"),
-        ("ofset bigint", "has a column ofset, but the headway source has only key, value, topic"),
+        ("offset int", "has the column `offset` as int, but the headway source reads it as bigint"),
+        ("ofset bigint", "has a column `ofset`, but the headway source has only key, value, topic"),
     ],
 )
 def test_a_column_that_the_source_does_not_have_is_a_sentence(

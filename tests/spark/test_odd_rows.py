@@ -121,7 +121,7 @@ def test_a_value_that_is_too_large_is_a_sentence_that_names_its_row(spark: Spark
     settings = {"kafka.message.max.bytes": "2000000", "kafka.batch.size": "3000000"}
     with pytest.raises(PySparkException, match=r"The row whose identity is 'order 3' was refused: .*too large"):
         write(sizes, orders, topic=f"{orders.topic}-0")
-    with pytest.raises(PySparkException, match="The longest value for it has 1100000 bytes: Row 4 of its task"):
+    with pytest.raises(PySparkException, match="The longest value for this topic has 1100000 bytes: Row 4 of its task"):
         write(sizes.drop("identity"), orders, topic=f"{orders.topic}-0", **settings)
     assert committed(orders.servers, f"{orders.topic}-0") == []
 

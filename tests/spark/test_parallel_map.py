@@ -206,7 +206,7 @@ def test_the_handler_and_its_event_loop_stay_with_the_python_worker(spark: Spark
 
 def test_a_mistake_is_one_sentence_before_anything_runs(spark: SparkSession) -> None:
     frame = spark.range(1).selectExpr("id AS key", "array(id) AS keys")
-    with pytest.raises(ConfigError, match=r"no column kye for the key. Did you mean key\?"):
+    with pytest.raises(ConfigError, match=r"no column `kye` for the key. Did you mean key\?"):
         parallel_map(frame, number_of, "int", key="kye")
     with pytest.raises(ConfigError, match="keys is array<bigint>, which cannot be a key"):
         parallel_map(frame, number_of, "int", key="keys")
@@ -216,7 +216,7 @@ def test_a_mistake_is_one_sentence_before_anything_runs(spark: SparkSession) -> 
         parallel_map(frame, number_of, "interval year to month", key="key")
     with pytest.raises(ConfigError, match="max_concurrency is 0; it must be at least 1"):
         parallel_map(frame, number_of, "int", key="key", max_concurrency=0)
-    with pytest.raises(ConfigError, match="already has a column result"):
+    with pytest.raises(ConfigError, match="already has a column `result`"):
         parallel_map(frame.withColumnRenamed("keys", "result"), number_of, "int", key="key")
 
 
@@ -247,7 +247,7 @@ def test_what_makes_no_record_is_one_sentence(spark: SparkSession) -> None:
     outcomes = stage(spark.createDataFrame([("a", "2")], "key string, value string"))
     with pytest.raises(ConfigError, match="value of the output to receipts is int; it must be binary or a string"):
         outputs(outcomes, Output("receipts", value="result.number"), dead_letter_topic="dead")
-    with pytest.raises(ConfigError, match="have no column outcome, which parallel_map adds"):
+    with pytest.raises(ConfigError, match="has no `outcome` column, which parallel_map adds"):
         outputs(outcomes.drop("outcome"), dead_letter_topic="dead")
 
 
@@ -354,6 +354,6 @@ def test_no_row_fails_the_task_whatever_its_values_and_its_result_are(spark: Spa
         2: ("ok", '{"a":1}'),
         3: ("failed", None),
     }
-    assert "about is null or missing, and not nullable" in outcomes[0].message
-    assert "a VARIANT is a VariantVal" in outcomes[1].message
+    assert "about is null or missing, but the schema requires a value" in outcomes[0].message
+    assert "a VARIANT must be a VariantVal" in outcomes[1].message
     assert "out of range" in outcomes[3].message

@@ -193,7 +193,7 @@ def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
     ("mistake", "sentence"),
     [
         (["--levels", "4"], "The Kafka topic {topic}-3, level 3 of {topic}, does not exist. Create it with `head"),
-        (["-X", "group.id=x"], "The option kafka.group.id cannot be set. Use the option group.id."),
+        (["-X", "group.id=x"], "The option `kafka.group.id` cannot be set. Use the option `group.id`."),
     ],
 )
 def test_a_mistake_of_the_command_is_one_sentence_and_creates_nothing(

@@ -98,9 +98,9 @@ def test_records_without_level_or_times_and_of_the_year_1_are_left_out_and_count
 def test_columns_of_another_type_and_damaged_files_are_one_sentence(
     records: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="column level is a string, but a report needs an integer"):
+    with pytest.raises(ConfigError, match="column `level` is a string, but a report needs an integer"):
         figures.checked_records(records.withColumn("level", F.lit("high")))
-    with pytest.raises(ConfigError, match="column read_at is a string, but a report needs a timestamp"):
+    with pytest.raises(ConfigError, match="column `read_at` is a string, but a report needs a timestamp"):
         figures.checked_records(records.withColumn("read_at", F.lit("soon")))
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "part-0.parquet").write_bytes(b"PAR1 and nothing that is Parquet")
@@ -124,5 +124,5 @@ def test_what_is_no_parquet_or_lacks_a_column_is_one_sentence(spark: SparkSessio
     with pytest.raises(ConfigError, match=r"missing.* cannot be read as Parquet"):
         write_report(spark, str(tmp_path / "missing"), tmp_path / "page.html")
     spark.range(1).write.parquet(str(tmp_path / "ids"))
-    with pytest.raises(ConfigError, match=r"have no column level. A report needs level, produced_at"):
+    with pytest.raises(ConfigError, match=r"have no column `level`. A report needs the columns level, produced_at"):
         write_report(spark, str(tmp_path / "ids"), tmp_path / "page.html")

@@ -101,11 +101,11 @@ def test_all_elements_are_written_in_order_once(spark: SparkSession, orders: "Le
     [
         (
             lambda: Output("lines", value=lambda line: line["text"]),
-            "The value of the output to lines is a function, but",
+            "The output to lines has a function as its value, but",
         ),
         (
             lambda: Output("lines", value="value", each="value"),
-            "The output to lines has an each of type string; it must be an",
+            "The each= of the output to lines has the type string; it must be an",
         ),
         (lambda: Output("lines", value=lambda line: line["level"], each="result"), "is int;"),
     ],

@@ -116,7 +116,7 @@ def test_a_named_write_that_is_run_again_on_other_cores_adds_nothing(
     for tasks in (2, 8, 1):
         write(numbers(spark, 2_000, tasks), orders, topic=topic, txnAppId=orders.topic, txnVersion="1")
     with pytest.raises(
-        Exception, match=r"As a whole, txnAppId .* version 1 has 2,001 rows, but Kafka has 2,000 different ones"
+        Exception, match=r"In total, txnAppId .* version 1 has 2,001 rows, but Kafka has 2,000 different ones"
     ):
         write(numbers(spark, 2_001, 3), orders, topic=topic, txnAppId=orders.topic, txnVersion="1")
     write(numbers(spark, 2_001, 3), orders, topic=topic, txnAppId=orders.topic, txnVersion="2")
@@ -480,7 +480,7 @@ def test_a_mistake_in_options_or_columns_is_one_sentence_at_once(spark: SparkSes
     assert "Did you mean txnAppId?" in refusal(frame, orders, topic="t", txnApId="x")
     assert "Did you mean value?" in refusal(frame.withColumnRenamed("value", "valeu"), orders, topic="t")
     text = refusal(frame.withColumn("level", sf.lit(1.5)), orders, topic="t")
-    assert "The column level is double; the headway sink needs a whole number. Cast it." in text
+    assert "The column `level` is double; the headway sink needs a whole number. Cast it." in text
     assert "Traceback" not in text
 
 

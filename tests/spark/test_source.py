@@ -239,8 +239,8 @@ def test_fewer_levels_than_the_checkpoint_has_fail_the_query_with_a_sentence(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"maxRecordPerTrigger": "100"}, "no option maxrecordpertrigger. Did you mean maxRecordsPerTrigger?"),
-        ({"levels": "many"}, "The option levels is 'many'; it must be a whole number of at least 1"),
+        ({"maxRecordPerTrigger": "100"}, "no option `maxrecordpertrigger`. Did you mean maxRecordsPerTrigger?"),
+        ({"levels": "many"}, "The option `levels` is 'many'; it must be a whole number of at least 1"),
         ({"kafka.fetch.wait.ms": "1"}, "'fetch.wait.ms' is not known. Did you mean 'fetch.wait.max.ms'?"),
     ],
 )

@@ -154,7 +154,7 @@ def test_a_batch_is_what_lies_between_two_bounds(spark: SparkSession, orders: "L
     assert values(batch(spark, orders, startingOffsets="2030-01-01T00:00:00Z")) == []
     with pytest.raises(AnalysisException, match=r"from 2 to before 9 were requested for .* which holds .* to before 6"):
         batch(spark, orders, startingOffsets=at(2), endingOffsets=at(9)).collect()
-    with pytest.raises(AnalysisException, match="endingOffsets gives no offset for partition 0 of the"):
+    with pytest.raises(AnalysisException, match="endingOffsets` gives no offset for partition 0 of the"):
         batch(spark, orders, endingOffsets=json.dumps({orders.topic: {"2": {"0": 1}}})).collect()
 
 
@@ -282,7 +282,7 @@ def test_the_progress_of_a_query_is_committed_to_the_level_groups(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"endingOffsets": "latest"}, "endingOffsets is for spark.read, because a stream has no end"),
+        ({"endingOffsets": "latest"}, "endingOffsets` is for spark.read, because a stream has no end"),
         ({}, r"Kafka cannot be reached at 127.0.0.1:1 \(.*Connection refused\)"),
     ],
     ids=["an option", "Kafka"],
@@ -310,11 +310,11 @@ def test_sparks_real_time_mode_refuses_the_source_as_any_of_python(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"maxRecordsPerTrigger": "10"}, "maxRecordsPerTrigger is for spark.readStream"),
-        ({"minRecordsPerTrigger": "10"}, "minRecordsPerTrigger is for spark.readStream"),
-        ({"maxTriggerDelay": "1m"}, "maxTriggerDelay limits how long to wait for minRecordsPerTrigger"),
+        ({"maxRecordsPerTrigger": "10"}, "maxRecordsPerTrigger` is for spark.readStream"),
+        ({"minRecordsPerTrigger": "10"}, "minRecordsPerTrigger` is for spark.readStream"),
+        ({"maxTriggerDelay": "1m"}, "maxTriggerDelay` limits how long to wait for minRecordsPerTrigger"),
         ({"startingOffsets": "latest"}, "With startingOffsets=latest spark.read would read nothing"),
-        ({"group.id": "billing"}, "group.id is for spark.readStream"),
+        ({"group.id": "billing"}, "group.id` is for spark.readStream"),
         ({}, r"Kafka cannot be reached at 127.0.0.1:1 \(.*Connection refused\)"),
     ],
 )

@@ -130,10 +130,10 @@ def test_records_come_back_in_the_order_of_their_keys_behind_split_partitions(
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
     [
-        ("minPartitions", "0", "The option minPartitions is '0'; it must be a whole number of at least 1"),
-        ("minPartitions", "1000000", "The option minPartitions is '1000000'; it must be at most 100000"),
-        ("maxRecordsPerPartition", "few", "The option maxRecordsPerPartition is 'few'"),
-        ("splitPartitions", "perhaps", "The option splitPartitions is 'perhaps'. Choose true or false."),
+        ("minPartitions", "0", "The option `minPartitions` is '0'; it must be a whole number of at least 1"),
+        ("minPartitions", "1000000", "The option `minPartitions` is '1000000'; it must be at most 100000"),
+        ("maxRecordsPerPartition", "few", "The option `maxRecordsPerPartition` is 'few'"),
+        ("splitPartitions", "perhaps", "The option `splitPartitions` is 'perhaps'. Choose true or false."),
     ],
 )
 def test_a_wrong_option_is_a_sentence_before_the_query_starts(
@@ -145,7 +145,7 @@ def test_a_wrong_option_is_a_sentence_before_the_query_starts(
 
 
 def test_a_frame_that_lost_its_columns_cannot_be_brought_in_order(spark: SparkSession) -> None:
-    with pytest.raises(Exception, match="The DataFrame has no column topic"):
+    with pytest.raises(Exception, match="The DataFrame has no column `topic`"):
         repartition_by_key(spark.createDataFrame([(b"k", 1)], "key binary, offset long"))
 
 

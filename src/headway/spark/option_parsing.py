@@ -31,7 +31,7 @@ def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) 
     """
     if not options or "provider" in options:  # as when Spark requests a catalog table's columns
         raise ConfigError(
-            f"The headway {kind} needs the option kafka.bootstrap.servers, but it got no options. Set it, as in "
+            f"The headway {kind} needs the option `kafka.bootstrap.servers`, but it got no options. Set it, as in "
             '.option("kafka.bootstrap.servers", "host:9092"). Spark does not pass the options of CREATE TABLE to data '
             "sources in Python: use CREATE TEMPORARY VIEW … USING headway OPTIONS (…), which SELECT and INSERT INTO "
             "accept."
@@ -42,7 +42,7 @@ def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) 
             near = get_close_matches(name, [*known, SERVERS], n=1)
             known_names = f"The options are {', '.join(names)} and kafka.*."
             hint = f"Did you mean {known.get(near[0], near[0])}?" if near else known_names
-            raise ConfigError(f"The headway {kind} has no option {name}. {hint}")
+            raise ConfigError(f"The headway {kind} has no option `{name}`. {hint}")
 
 
 def kafka_settings(kind: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -51,7 +51,7 @@ def kafka_settings(kind: str, options: Mapping[str, str]) -> dict[str, str]:
     Raises `ConfigError` if the option `kafka.bootstrap.servers` is missing or empty.
     """
     if not options.get(SERVERS, "").strip():
-        raise ConfigError(f'The headway {kind} needs the option {SERVERS}, as in .option("{SERVERS}", "host:9092").')
+        raise ConfigError(f'The headway {kind} needs the option `{SERVERS}`, as in .option("{SERVERS}", "host:9092").')
     return {name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)}
 
 
@@ -60,10 +60,10 @@ def bounded_number(name: str, value: str, least: int, meaning: str, most: int = 
     number = _number(value)
     if number is None or number < least:
         raise ConfigError(
-            f"The option {name} is {shown(value)}; it must be a whole number of at least {least}: {meaning}."
+            f"The option `{name}` is {shown(value)}; it must be a whole number of at least {least}: {meaning}."
         )
     if number > most:
-        raise ConfigError(f"The option {name} is {shown(value)}; it must be at most {most}: {meaning}.")
+        raise ConfigError(f"The option `{name}` is {shown(value)}; it must be at most {most}: {meaning}.")
     return number
 
 
@@ -79,7 +79,7 @@ def _number(value: str) -> int | None:
 def choice(name: str, value: str, choices: Sequence[str]) -> str:
     """Return the value in lower case. Raises `ConfigError` unless the value, ignoring case, is one of the choices."""
     if value.lower() not in choices:
-        raise ConfigError(f"The option {name} is {value!r}. Choose {', '.join(choices[:-1])} or {choices[-1]}.")
+        raise ConfigError(f"The option `{name}` is {value!r}. Choose {', '.join(choices[:-1])} or {choices[-1]}.")
     return value.lower()
 
 
@@ -96,7 +96,7 @@ def duration(name: str, value: str) -> float:
     """
     found = _DURATION.fullmatch(value.strip().lower())
     if not found:
-        raise ConfigError(f"The option {name} is {shown(value)}; it must be a duration: 500ms, 30s, 15m, 12h or 7d.")
+        raise ConfigError(f"The option `{name}` is {shown(value)}; it must be a duration: 500ms, 30s, 15m, 12h or 7d.")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -125,7 +125,7 @@ def json_object(name: str, value: str, example: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):  # Python also raises ValueError for a number with thousands of digits
         form = None
     if not isinstance(form, dict):
-        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, such as {example}.")
+        raise ConfigError(f"The option `{name}` is {shown(value)}; it must be JSON, such as {example}.")
     return form
 
 
@@ -139,9 +139,9 @@ def topic_priorities(value: str) -> dict[str, int]:
     for topic, level in form.items():
         if type(level) is not int or not 0 <= level < MOST_LEVELS:
             raise ConfigError(
-                f"The option priorities gives {topic} the level {shown(level)}; it must be a whole number from 0, the "
-                f"lowest, to {MOST_LEVELS - 1}."
+                f"The option `priorities` gives {topic} the level {shown(level)}; it must be a whole number from 0, "
+                f"the lowest, to {MOST_LEVELS - 1}."
             )
     if not form:
-        raise ConfigError(f"The option priorities names no topic. Name at least one, such as {_PRIORITIES_EXAMPLE}.")
+        raise ConfigError(f"The option `priorities` names no topic. Name at least one, such as {_PRIORITIES_EXAMPLE}.")
     return dict(form)

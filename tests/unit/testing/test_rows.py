@@ -32,7 +32,7 @@ def test_a_handler_is_called_with_a_row_as_the_function_that_it_is() -> None:
 def test_further_columns_come_as_they_are_and_a_missing_one_is_named() -> None:
     made = row(key="a", amounts={"net": 1.5})
     assert (made.key, made["amounts"], made.asDict()) == ("a", {"net": 1.5}, {"key": "a", "amounts": {"net": 1.5}})
-    with pytest.raises(AttributeError, match=r"no column amount. It has key, amounts\."):
+    with pytest.raises(AttributeError, match=r"no column `amount`. It has key, amounts\."):
         _ = made.amount
     assert row(record("book", "a"), key="b").key == "b"
 

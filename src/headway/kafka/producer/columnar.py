@@ -71,10 +71,10 @@ _OURS: Config = {
 
 
 _TOO_LARGE = (
-    " Filter out such rows, or raise the topic's max.message.bytes and set the option kafka.message.max.bytes to the "
+    " Filter out such rows, or raise the topic's max.message.bytes and set the option `kafka.message.max.bytes` to the "
     "same value."
 )
-_BATCH_TOO_LARGE = " If no row is that large, set the option kafka.batch.size to less than max.message.bytes."
+_BATCH_TOO_LARGE = " If no row is that large, set the option `kafka.batch.size` to less than max.message.bytes."
 
 
 def _row_name(index: int) -> str:
@@ -224,7 +224,7 @@ class ColumnarProducer:
             if time.monotonic() > deadline:
                 raise DeliveryError(
                     f"Kafka stored none of the {left} remaining rows within {ROWS_STORED_WITHIN:g} s: "
-                    f"{self._connected.reason}. Check that its brokers run."
+                    f"{self._connected.reason}. Check that its brokers are up."
                 )
         self._call(partial(self._producer.poll, 0))
         if self._refused:
@@ -260,7 +260,7 @@ class ColumnarProducer:
     def _suspects_for(self, error: ck.KafkaError, topic: str) -> str:
         suspects = self._suspects.get(topic)
         if suspects and error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
-            longest = f"The longest value for it has {suspects.size} bytes: {suspects.longest}."
+            longest = f"The longest value for this topic has {suspects.size} bytes: {suspects.longest}."
             return f" {longest}{_TOO_LARGE}{_BATCH_TOO_LARGE}"
         if suspects and suspects.without_key and error.code() == ck.KafkaError.INVALID_RECORD:
             return (

@@ -53,16 +53,16 @@ def checked_records(records: DataFrame) -> DataFrame:
     missing = [name for name in NEEDED if name not in records.columns]
     if missing:
         raise ConfigError(
-            f"The records have no column {missing[0]}. A report needs the columns {', '.join(NEEDED)}: the level as an "
-            "integer, and the times at which each record was produced, read and done, which "
+            f"The records have no column `{missing[0]}`. A report needs the columns {', '.join(NEEDED)}: the level as "
+            "an integer, and the times at which each record was produced, read and done, which "
             "`headway.spark.report.timestamps.stamped` adds."
         )
     for name in NEEDED:
         kind, (kinds, meant) = records.schema[name].dataType, _TYPES[name == "level"]
         if not isinstance(kind, kinds):
             raise ConfigError(
-                f"The column {name} is a {kind.simpleString()}, but a report needs {meant}. Cast the column before you "
-                "write the records."
+                f"The column `{name}` is a {kind.simpleString()}, but a report needs {meant}. Cast the column before "
+                "you write the records."
             )
     return records
 

@@ -30,7 +30,7 @@ def follow_cluster(session: SparkSession) -> None:
 
     Raises `ConfigError` for a session of Spark Connect, which does not provide the number.
     """
-    context = context_of(session, "follow_cluster", "Set the source's option minPartitions.")
+    context = context_of(session, "follow_cluster", "Set the source's option `minPartitions`.")
     directory = SparkFiles.getRootDirectory()
     if directory in _followed:
         return

@@ -65,9 +65,9 @@ def _refuse_more(part: WritePart, total: tuple[str, str], markers_in_kafka: Call
     if in_kafka is None or in_kafka[0] != total[0]:
         there = "rows for several targets" if in_kafka is None else f"{_rows(in_kafka):,} rows"
         raise TransactionError(
-            f"As a whole, {part.version_name} has {_rows(total):,} rows, but according to its markers, Kafka has "
-            f"{there} of it: an earlier run had different rows, or divided them differently. Check which rows are in "
-            f'the topics. To continue anyway, use .option("keepVersion", "{part.version}").'
+            f"All tasks of {part.version_name} together have {_rows(total):,} rows, but according to the markers, "
+            f"Kafka has {there} of this version: an earlier run had different rows, or divided them differently. Check "
+            f'which rows are in the topics. To continue anyway, use .option("keepVersion", "{part.version}").'
         )
 
 

@@ -28,8 +28,8 @@ def existing_topics(
     expected = _levels_of(topics, priorities, name_of)
     if levels is not None and (index := first_true(pc.not_equal(levels.cast(pa.int64()), expected))) >= 0:
         raise DeliveryError(
-            f"{name_of(index)} has level {levels[index]} and topic {topics[index]}, but the option priorities assigns "
-            f"{topics[index]} to level {expected[index]}. Drop the column level, or correct the option."
+            f"{name_of(index)} has level {levels[index]} and topic {topics[index]}, but the option `priorities` "
+            f"assigns {topics[index]} to level {expected[index]}. Drop the column `level`, or correct the option."
         )
     return topics
 
@@ -39,8 +39,8 @@ def _topics_of(levels: pa.Array, priorities: Mapping[str, int], name_of: NameOf)
     if found.null_count:
         index = first_true(pc.is_null(found))
         raise DeliveryError(
-            f"{name_of(index)} is for level {levels[index]}, but no topic in the option priorities has this level. Add "
-            "a topic with this level, or correct the column level."
+            f"{name_of(index)} is for level {levels[index]}, but no topic in the option `priorities` has this level. "
+            "Add a topic with this level, or correct the column `level`."
         )
     return pa.array(priorities, pa.string()).take(found)
 
@@ -54,8 +54,8 @@ def _levels_of(topics: pa.Array, priorities: Mapping[str, int], name_of: NameOf)
         index = first_true(pc.is_null(found))
         topic = in_bytes[index].as_py().decode(errors="replace")
         raise DeliveryError(
-            f"{name_of(index)} is for the topic {shown(topic)}, which is not in the option priorities. Add it there, "
-            "or correct the column topic."
+            f"{name_of(index)} is for the topic {shown(topic)}, which is not in the option `priorities`. Add it to the "
+            "option, or correct the column `topic`."
         )
     return pa.array(priorities.values(), pa.int64()).take(found)
 

@@ -248,7 +248,7 @@ def divided_otherwise(part: WritePart) -> Doubt:
     return Doubt(
         2,
         f"Task {part.partition} of {part.version_name} has rows that an earlier run has written in another task, so it "
-        f"writes none of its rows: the same rows are now divided into other tasks. So {_DIVIDE_ALIKE}"
+        f"writes none of its rows: the same rows are now divided into other tasks. To avoid this, {_DIVIDE_ALIKE}"
         + _KEEP_ALIKE.format(part.version),
     )
 
@@ -283,7 +283,7 @@ def _refusal(who: str, part: WritePart, rows: int, there: Marker | None, newest:
 
 def refusal_of_all(part: WritePart, rows: int, closed: Marker, newest: int, marker_topic: str) -> str:
     """Format the error for a version that is closed, or older than a closed version, but now has different rows."""
-    return _refusal("As a whole,", part, rows, closed, newest, marker_topic)
+    return _refusal("In total,", part, rows, closed, newest, marker_topic)
 
 
 _WRITE_MICRO_BATCH = (
@@ -293,7 +293,7 @@ _WRITE_MICRO_BATCH = (
 _WRITE = "If these are new rows, write them under another txnAppId, or with a txnVersion above {}."
 _KEEP = (
     " If they are the same rows, but their contents differ on each run, keep the rows in Kafka with "
-    '.option("keepVersion", "{}"). Rows with a column identity do not need this.'
+    '.option("keepVersion", "{}"). Rows with an `identity` column do not need this.'
 )
 _DIVIDE_ALIKE = (
     "divide them as before, with the same number of cores, or whatever else determines the tasks. For later versions, "

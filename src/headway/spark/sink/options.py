@@ -71,7 +71,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         options.pop(name, None)
     if path := options.pop("path", ""):
         raise ConfigError(
-            f"The headway sink does not write to a path, but {path!r} was given. Name a topic with the option topic."
+            f"The headway sink does not write to a path, but {path!r} was given. Name a topic with the `topic` option."
         )
     refuse_unknown("sink", NAMES, options)
     app_id, version = options.get("txnappid"), options.get("txnversion")
@@ -82,13 +82,13 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         )
     if app_id is not None and not app_id.strip():
         raise ConfigError(
-            "The option txnAppId is empty. Give the name of the job, which stays the same when it runs again."
+            "The option `txnAppId` is empty. Give the name of the job, which stays the same when it runs again."
         )
     delivery = cast("Delivery", choice("delivery", options.get("delivery", "exactly_once"), get_args(Delivery)))
     keep_version = options.get("keepversion")
     for name in ("keepVersion", "markerTopic"):
         if name.lower() in options and delivery == "at_least_once":
-            raise ConfigError(f"The option {name} applies to delivery=exactly_once only. Remove it.")
+            raise ConfigError(f"The option `{name}` applies to delivery=exactly_once only. Remove it.")
     if app_id is not None and delivery == "at_least_once":
         raise ConfigError(
             "With txnAppId and txnVersion, a repeated write skips rows that are already in Kafka, but "
@@ -121,7 +121,7 @@ def for_batch(options: SinkOptions) -> SinkOptions:
     """Return the options if they are valid for `df.write`. Otherwise raises `ConfigError`."""
     if options.keep_version is not None and options.app_id is None:
         raise ConfigError(
-            "The option keepVersion is for a write with txnAppId and txnVersion; any other write is never repeated. "
+            "The option `keepVersion` is for a write with txnAppId and txnVersion; any other write is never repeated. "
             "Remove it."
         )
     return options
@@ -133,7 +133,7 @@ def _kafka(options: Mapping[str, str]) -> dict[str, str]:
         bounded_number(f"{KAFKA_PREFIX}{_TRANSACTION}", timeout, 1, "milliseconds, such as 300000 for five minutes")
     for name in filter(settings.__contains__, _OWN):
         raise ConfigError(
-            f"The option {KAFKA_PREFIX}{name} cannot be set, because the option delivery determines it. Remove it."
+            f"The option `{KAFKA_PREFIX}{name}` cannot be set, because the option `delivery` determines it. Remove it."
         )
     return settings
 
@@ -178,15 +178,16 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         _check_column(column.name, column.dataType, names)
     if "value" not in names:
         raise ConfigError(
-            f"The headway sink needs a column value, but the columns are {_listed(names)}. Rename one of them to value."
+            f"The headway sink needs a `value` column, but the columns are {_listed(names)}. Rename one of them to "
+            "value."
         )
     if options.priorities is not None:
         _check_priorities(options.priorities, names, options)
     elif "topic" not in names and options.topic is None:
-        raise ConfigError("The headway sink needs a column topic, or the option topic for all rows.")
+        raise ConfigError("The headway sink needs a `topic` column, or the `topic` option for all rows.")
     if "topic" in names and options.topic is not None:
         raise ConfigError(
-            "The headway sink has both a column topic and the option topic. Drop the column, or remove the option."
+            "The headway sink has both a `topic` column and the `topic` option. Drop the column, or remove the option."
         )
 
 
@@ -206,20 +207,22 @@ def _check_priorities(priorities: Mapping[str, int], names: Collection[str], opt
     """Raise `ConfigError` if the option priorities and the columns do not determine the topic of each row."""
     if options.topic is not None:
         raise ConfigError(
-            "The option topic gives all rows one topic, but priorities gives each level its own. Remove one of the two."
+            "The option `topic` sends all rows to one topic, but `priorities` gives each level its own topic. Remove "
+            "one of the two options."
         )
     if "topic" in names:
         return
     if "level" not in names:
         raise ConfigError(
-            "With the option priorities, the headway sink needs a column level or a column topic. Add one of them."
+            "With the option `priorities`, the headway sink needs a `level` column or a `topic` column. Add one of "
+            "them."
         )
     topics: dict[int, str] = {}
     for topic, level in priorities.items():
         if (other := topics.setdefault(level, topic)) != topic:
             raise ConfigError(
-                f"The option priorities gives both {other} and {topic} the level {level}, so the level of a row does "
-                "not determine its topic. Add a column topic, or give them different levels."
+                f"The option `priorities` gives both {other} and {topic} the level {level}, so the level of a row does "
+                "not determine its topic. Add a `topic` column, or give the two topics different levels."
             )
 
 
@@ -227,10 +230,10 @@ def _check_column(name: str, kind: DataType, names: Collection[str]) -> None:
     if name not in _COLUMNS:
         near = get_close_matches(name, [known for known in _COLUMNS if known not in names], n=1)
         hint = f"Did you mean {near[0]}?" if near else f"Drop it, or move its content to one of {_listed(_COLUMNS)}."
-        raise ConfigError(f"The headway sink has no column {name}. {hint}")
+        raise ConfigError(f"The headway sink has no `{name}` column. {hint}")
     suits, wanted = _COLUMNS[name]
     if not suits(kind):
-        raise ConfigError(f"The column {name} is {kind.simpleString()}; the headway sink needs {wanted}. Cast it.")
+        raise ConfigError(f"The column `{name}` is {kind.simpleString()}; the headway sink needs {wanted}. Cast it.")
 
 
 def _listed(names: Collection[str]) -> str:

@@ -135,7 +135,7 @@ def _kafka_topics(
         if (index := first_true(pc.less(levels, 0))) >= 0:
             raise DeliveryError(
                 f"{name_of(index)} is for level {levels[index]}, but levels are numbered from 0, the lowest priority. "
-                "Correct the column level, or filter out such rows."
+                "Correct the column `level`, or filter out such rows."
             )
         hyphen = pa.scalar(level_topic("", 0)[:1], topics.type)
         topics = pc.binary_join_element_wise(topics, pc.cast(levels, topics.type), hyphen)
@@ -165,7 +165,7 @@ def _no_such_topic(name: str, present: Mapping[str, pa.Array], index: int) -> st
     level = present["level"][index].as_py()
     topic = name.removesuffix(f"-{level}")
     hint = how_to_create(topic, level + 1) if level < MOST_LEVELS else f"A topic can have at most {MOST_LEVELS} levels."
-    return f"level {level} of {topic}, but Kafka has no topic {name}. {hint} Or correct the columns topic and level."
+    return f"level {level} of {topic}, but Kafka has no topic {name}. {hint} Or correct the row's `topic` or `level`."
 
 
 def _check_partitions(
@@ -178,7 +178,7 @@ def _check_partitions(
         if (index := first_true(pc.and_(pc.equal(topics, topic), is_wrong))) >= 0:
             raise DeliveryError(
                 f"{name_of(index)} is for partition {partitions[index]} of {topic}, whose partitions are 0 to "
-                f"{count - 1}. Correct the column partition, or leave it null so that the key decides."
+                f"{count - 1}. Correct the column `partition`, or leave it null so that the key decides."
             )
 
 
@@ -297,13 +297,13 @@ def expiring(columns: Columns, expires: Sequence[int | None], due: Sequence[int 
         if not 0 <= at // 1000 <= LATEST:
             raise DeliveryError(
                 f"{columns.name_of(index)} expires {at // 1000} ms after 1970; the time must be between the years 1970 "
-                "and 9999. Correct the column expires, or leave it null."
+                "and 9999. Correct the column `expires`, or leave it null."
             )
         if due_at is not None and at <= due_at:
             raise DeliveryError(
                 f"{columns.name_of(index)} expires {at // 1000} ms after 1970, but is due {due_at // 1000} ms after "
-                "1970, so it would expire before it is delivered. Set a later time in the column expires, or leave it "
-                "null."
+                "1970, so it would expire before it is delivered. Set a later time in the column `expires`, or leave "
+                "it null."
             )
         headers.append([*(own or ()), expiry_header(at // 1000)])
     return columns._replace(headers=headers)

@@ -59,7 +59,7 @@ def find_delay_topics(config: Mapping[str, Any], name: str) -> SchedulerDelayTop
     limits.check(config)
     if (timeout := whole_number(_TRANSACTION, config.get(_TRANSACTION, _MOST_TRANSACTION_MS))) > _MOST_TRANSACTION_MS:
         raise ConfigError(
-            f"The option kafka.{_TRANSACTION} is {timeout}; with a column due it must be at most "
+            f"The option `kafka.{_TRANSACTION}` is {timeout}; with a `due` column it must be at most "
             f"{_MOST_TRANSACTION_MS}, because relays do not wait longer for records that are still being written. "
             "Lower it. If a task needs more time than that, divide the rows into more tasks."
         )

@@ -295,7 +295,7 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
         if (took := time.monotonic() - began) > may_take:
             raise TransactionError(
                 f"A task took {took:.0f} s to write its rows, but its transaction times out after {may_take:g} s. "
-                "Divide the rows into more tasks, or raise the option kafka.transaction.timeout.ms."
+                "Divide the rows into more tasks, or raise the option `kafka.transaction.timeout.ms`."
             ) from error
         if (other := _other_attempt_commits(markers, part, may_take)) is None:
             raise

@@ -212,8 +212,8 @@ class BatchPlanner:
         self._control.note(records, took)
         if self._control.at_least_for == _TOO_OFTEN:
             log.warning(
-                "The option targetTriggerTime is %g s, but micro-batches of %d records take %.1f s. Raise the option, "
-                "or shorten the interval of the query's trigger.",
+                "The option `targetTriggerTime` is %g s, but micro-batches of %d records take %.1f s. Raise the "
+                "option, or shorten the interval of the query's trigger.",
                 *(self._control.target, records, took),
             )
 

@@ -36,10 +36,12 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Options, asked: StructType) -> None:
         for field, name in _FOR_STREAMS:
             if getattr(options, field) is not None:
-                raise ConfigError(f"The option {name} is for spark.readStream; spark.read reads everything. Remove it.")
+                raise ConfigError(
+                    f"The option `{name}` is for spark.readStream; spark.read reads everything. Remove it."
+                )
         if options.min_records > 1:
             raise ConfigError(
-                "The option minRecordsPerTrigger is for spark.readStream; spark.read does not wait. Remove it."
+                "The option `minRecordsPerTrigger` is for spark.readStream; spark.read does not wait. Remove it."
             )
         if options.start == "latest":
             raise ConfigError("With startingOffsets=latest spark.read would read nothing. Choose earliest or a time.")

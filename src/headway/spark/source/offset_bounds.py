@@ -53,12 +53,12 @@ def parse_bound(name: str, value: str, naming: TopicNaming) -> Bound:
     time = moment_ms(value)
     if time is None:
         raise ConfigError(
-            f"The option {name} is {shown(value)}. Choose earliest, latest, a time with its zone "
+            f"The option `{name}` is {shown(value)}. Choose earliest, latest, a time with its zone "
             f"(2026-05-01T12:00:00Z, or milliseconds since 1970), or JSON: {_example(naming)}."
         )
     if time > LARGEST:
         raise ConfigError(
-            f"The option {name} is {shown(value)}; a time must be at most {LARGEST} milliseconds after 1970. Choose "
+            f"The option `{name}` is {shown(value)}; a time must be at most {LARGEST} milliseconds after 1970. Choose "
             "an earlier time, or latest."
         )
     return time
@@ -95,7 +95,7 @@ def refuse_beyond_end(name: str, bound: Bound, catalog: OffsetCatalog) -> None:
     for partition, end in catalog.written([each for each, offset in bound.offsets.items() if offset >= 0]).items():
         if (offset := bound.offsets[partition]) > end:
             raise ConfigError(
-                f"The option {name} gives {name_of(partition)} the offset {offset}, but the partition ends at {end}. "
+                f"The option `{name}` gives {name_of(partition)} the offset {offset}, but the partition ends at {end}. "
                 "Give at most that offset, or -1 for the end."
             )
 
@@ -105,14 +105,14 @@ def _each(name: str, value: str, naming: TopicNaming) -> BoundOfEach:
     try:
         given = from_json(json_object(name, value, example), naming)
     except (AttributeError, ValueError):
-        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, such as {example}.") from None
+        raise ConfigError(f"The option `{name}` is {shown(value)}; it must be JSON, such as {example}.") from None
     times = {each: _time_of(name, each, text) for each, text in given.items() if isinstance(text, str)}
     offsets = {each: _offset_of(name, each, number) for each, number in given.items() if each not in times}
     return BoundOfEach(offsets, times)
 
 
 def _time_of(name: str, partition: TopicPartition, text: str) -> int:
-    said = f"The option {name} gives {name_of(partition)} the text {shown(text)}"
+    said = f"The option `{name}` gives {name_of(partition)} the text {shown(text)}"
     # Elsewhere, text that consists of digits is a time in milliseconds. In JSON it is refused, because it might be an
     # offset that was put in quotes by mistake.
     time = None if text.strip().isdigit() else moment_ms(text)
@@ -126,7 +126,7 @@ def _time_of(name: str, partition: TopicPartition, text: str) -> int:
 def _offset_of(name: str, partition: TopicPartition, number: Any) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or not EARLIEST <= number <= LARGEST:
         raise ConfigError(
-            f"The option {name} gives {name_of(partition)} the offset {shown(number)}; it must be a whole number "
+            f"The option `{name}` gives {name_of(partition)} the offset {shown(number)}; it must be a whole number "
             f"from 0 to {LARGEST}, -1 for the end, or -2 for the first that exists."
         )
     return number
@@ -140,8 +140,8 @@ def _refuse_other_partitions(name: str, given: Collection[TopicPartition], there
     missing, unknown = sorted(set(there) - set(given)), sorted(set(given) - set(there))
     if missing:
         raise ConfigError(
-            f"The option {name} gives no offset for {name_of(missing[0])}. Name every partition of every level; -2 "
+            f"The option `{name}` gives no offset for {name_of(missing[0])}. Name every partition of every level; -2 "
             "means the first offset, and -1 the end."
         )
     if unknown:
-        raise ConfigError(f"The option {name} names {name_of(unknown[0])}, which is not selected. Leave it out.")
+        raise ConfigError(f"The option `{name}` names {name_of(unknown[0])}, which is not selected. Leave it out.")

@@ -127,7 +127,7 @@ def _naming(selection: Selection, options: Mapping[str, str]) -> TopicNaming:
         return TopicNaming(None, selection.priorities or {})
     if selection.priorities is not None:
         raise ConfigError(
-            "The option levels is for topics that have level topics, but priorities gives existing topics a level "
+            "The option `levels` is for topics that have level topics, but `priorities` gives existing topics a level "
             "each. Remove one of the two."
         )
     return TopicNaming(
@@ -146,7 +146,7 @@ def _target(options: Mapping[str, str]) -> float | None:
     seconds = values.duration("targetTriggerTime", value)
     if seconds < _LEAST_TARGET_S:
         raise ConfigError(
-            f"The option targetTriggerTime is {value!r}; it must be at least {_LEAST_TARGET_S:g} s, because even an "
+            f"The option `targetTriggerTime` is {value!r}; it must be at least {_LEAST_TARGET_S:g} s, because even an "
             "empty micro-batch takes about half of that."
         )
     return seconds
@@ -172,32 +172,34 @@ def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
     """Raise `ConfigError` if options for the limit contradict each other, or would give a level no share of it."""
     if parsed.target_trigger_time is not None and parsed.policy == "capacity_burst":
         raise ConfigError(
-            "The option targetTriggerTime changes the limit, but the policy capacity_burst divides it into fixed "
+            "The option `targetTriggerTime` changes the limit, but the policy 'capacity_burst' divides it into fixed "
             "shares. Choose fair or strict."
         )
     if parsed.most_records is None:
         for name in ("policy", "distributor", "strictMaxWait"):
             if name.lower() in options:
                 raise ConfigError(
-                    f"The option {name} decides how the levels share maxRecordsPerTrigger, which is not given, so each "
-                    "micro-batch reads all waiting records. Set maxRecordsPerTrigger or targetTriggerTime, or remove "
-                    f"{name}."
+                    f"The option `{name}` decides how the levels share maxRecordsPerTrigger, which is not given, so "
+                    "each micro-batch reads all waiting records. Set maxRecordsPerTrigger or targetTriggerTime, or "
+                    f"remove {name}."
                 )
     if parsed.policy != "strict" and "strictmaxwait" in options:
-        raise ConfigError(f"The option strictMaxWait is for the policy strict, not for {parsed.policy}. Remove it.")
+        raise ConfigError(
+            f"The option `strictMaxWait` is for the policy 'strict', not for {parsed.policy!r}. Remove it."
+        )
     if "maxtriggerdelay" in options and "minrecordspertrigger" not in options:
         raise ConfigError(
-            "The option maxTriggerDelay limits how long to wait for minRecordsPerTrigger, which is not given. Set "
+            "The option `maxTriggerDelay` limits how long to wait for minRecordsPerTrigger, which is not given. Set "
             "minRecordsPerTrigger, or remove maxTriggerDelay."
         )
     if parsed.max_records is not None and parsed.min_records > parsed.max_records:
         raise ConfigError(
-            f"The option minRecordsPerTrigger is {parsed.min_records}, which is above "
+            f"The option `minRecordsPerTrigger` is {parsed.min_records}, which is above "
             f"maxRecordsPerTrigger={parsed.max_records}. Lower minRecordsPerTrigger."
         )
     if parsed.target_trigger_time is not None and parsed.min_records > 1:
         raise ConfigError(
-            "The option minRecordsPerTrigger waits for many records, but targetTriggerTime asks for short "
+            "The option `minRecordsPerTrigger` waits for many records, but targetTriggerTime asks for short "
             "micro-batches. Remove one of the two, or use two queries."
         )
     parsed.make_policy()
@@ -209,7 +211,7 @@ def _distributor(text: str) -> Distributor:
     weights = [weight.strip() for weight in text.split(",")]
     if not all(map(str.isdecimal, weights)):
         raise ConfigError(
-            f"The option distributor is {text!r}. Choose exponential, linear, or a weight for each level, lowest "
+            f"The option `distributor` is {text!r}. Choose exponential, linear, or a weight for each level, lowest "
             "first, such as 1,1,8."
         )
     return weighted_shares(*map(int, weights))
@@ -218,10 +220,10 @@ def _distributor(text: str) -> Distributor:
 def _kafka(options: Mapping[str, str]) -> dict[str, str]:
     settings = values.kafka_settings("source", options)
     for name in settings.keys() & _OWN_OPTION.keys():
-        raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set. Use the option {_OWN_OPTION[name]}.")
+        raise ConfigError(f"The option `{KAFKA_PREFIX}{name}` cannot be set. Use the option `{_OWN_OPTION[name]}`.")
     for name in settings.keys() & {*OURS, _OFFSET_RESET}:
         raise ConfigError(
-            f"The option {KAFKA_PREFIX}{name} cannot be set, because Spark's checkpoint decides what is read next. "
+            f"The option `{KAFKA_PREFIX}{name}` cannot be set, because Spark's checkpoint decides what is read next. "
             "Remove it, and use startingOffsets to set where a new query starts."
         )
     return settings

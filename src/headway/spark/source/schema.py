@@ -77,18 +77,18 @@ def projection(asked: StructType, include_headers: bool) -> StructType:
         )
     if include_headers and "headers" not in asked.fieldNames():
         raise ConfigError(
-            "The option includeHeaders is true, but the schema has no column headers. Remove the option, or add the "
-            "column."
+            "The option `includeHeaders` is true, but the schema has no column `headers`. Remove the option, or add "
+            "the column."
         )
     for each in asked:
         if each.name not in known:
             raise ConfigError(
-                f"The schema has a column {each.name}, but the headway source has only {', '.join(known)}."
+                f"The schema has a column `{each.name}`, but the headway source has only {', '.join(known)}."
             )
         own = known[each.name].dataType
         if each.dataType != own:
             raise ConfigError(
-                f"The schema has the column {each.name} as {each.dataType.simpleString()}, but the headway source "
+                f"The schema has the column `{each.name}` as {each.dataType.simpleString()}, but the headway source "
                 f"reads it as {own.simpleString()}. Correct the schema, and cast the column after reading."
             )
     return asked

@@ -67,7 +67,7 @@ class StreamOffset:
             had, has = ("no levels", "levels") if "priorities" in form else ("levels", "no levels")
             raise ConfigError(
                 f"The checkpoint is for a query whose topics have {had}, but those of this query have {has}. Correct "
-                "the option levels, or start with a new checkpoint."
+                "the option `levels`, or start with a new checkpoint."
             )
         offsets = from_json(form["offsets"], naming)
         begun = from_json(form["begun"], naming) if "begun" in form else None

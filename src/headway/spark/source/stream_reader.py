@@ -94,11 +94,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self) -> BatchPlanner:
         if self._options.timestamp_lateness is not None:
             raise ConfigError(
-                "The option timestampLateness is for spark.read, because filters do not limit what a stream reads. "
+                "The option `timestampLateness` is for spark.read, because filters do not limit what a stream reads. "
                 "Remove it."
             )
         if self._options.end is not None:
-            raise ConfigError("The option endingOffsets is for spark.read, because a stream has no end. Remove it.")
+            raise ConfigError("The option `endingOffsets` is for spark.read, because a stream has no end. Remove it.")
         if self._planner is None:
             self._planner = BatchPlanner(self._options)
         return self._planner

@@ -72,7 +72,7 @@ def parse_selection(options: Mapping[str, str]) -> Selection:
 def _names(value: str) -> tuple[str, ...]:
     topics = dict.fromkeys(topic for topic in map(str.strip, value.split(",")) if topic)
     if not topics:
-        raise ConfigError(f"The option subscribe is {value!r}. Name one or more topics, separated by commas.")
+        raise ConfigError(f"The option `subscribe` is {value!r}. Name one or more topics, separated by commas.")
     return tuple(topics)
 
 
@@ -81,7 +81,7 @@ def _pattern(value: str) -> str:
         re.compile(value)
     except re.error as error:
         raise ConfigError(
-            f"The option subscribePattern is {value!r}, which is not a valid regular expression: {error}. It must "
+            f"The option `subscribePattern` is {value!r}, which is not a valid regular expression: {error}. It must "
             "match the whole name of a topic, without its level, such as shop_.*."
         ) from None
     return value
@@ -91,10 +91,10 @@ def _assigned(value: str) -> dict[str, tuple[int, ...]]:
     form = json_object("assign", value, _ASSIGN_EXAMPLE)
     for partitions in form.values():
         if not isinstance(partitions, list) or not all(type(each) is int and each >= 0 for each in partitions):
-            raise ConfigError(f"The option assign is {value!r}; it must be JSON, such as {_ASSIGN_EXAMPLE}.")
+            raise ConfigError(f"The option `assign` is {value!r}; it must be JSON, such as {_ASSIGN_EXAMPLE}.")
     if not any(form.values()):
         raise ConfigError(
-            f"The option assign is {value!r}, which names no partition. Name at least one, such as {_ASSIGN_EXAMPLE}."
+            f"The option `assign` is {value!r}, which names no partition. Name at least one, such as {_ASSIGN_EXAMPLE}."
         )
     return {topic: tuple(partitions) for topic, partitions in form.items()}
 
@@ -117,7 +117,7 @@ def _only(assigned: Mapping[str, tuple[int, ...]], found: TopicLevels, levels: i
     for topic, partition in sorted(wanted):
         if (there := levels_of[topic, partition]) < levels:
             raise KafkaError(
-                f"The option assign names partition {partition} of {topic}, which {levels - there} of its {levels} "
+                f"The option `assign` names partition {partition} of {topic}, which {levels - there} of its {levels} "
                 "levels do not have. Leave it out, or give every level the same number of partitions."
             )
     return TopicLevels(kept, found.topic_ids)

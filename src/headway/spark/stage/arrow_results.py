@@ -49,7 +49,9 @@ def results_of_arrow(returned: Any, count: int, results: ResultType) -> Sequence
     """
     array = _as_array(returned, results)
     if len(array) != count:
-        raise ValueError(f"The handler returned {len(array)} results for a batch of {count} rows. Return one for each.")
+        raise ValueError(
+            f"The handler returned {len(array)} results for a batch of {count} rows. Return one result for each row."
+        )
     if not results.has_variant:
         with suppress(Exception):  # if any value does not fit, the values are converted one by one below
             # If all results together are small enough, each of them is small enough.

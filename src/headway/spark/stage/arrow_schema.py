@@ -17,21 +17,21 @@ def check_comes_as_arrow(df: DataFrame) -> None:
     """Raise `ConfigError` if Arrow cannot represent a column, or if two columns or fields have the same name."""
     if twice := _twice(df.columns):
         raise ConfigError(
-            f"The DataFrame has two columns named {twice}, for example because of a join, but a row can have only one "
-            "column of a name. Rename or drop one of them before the join."
+            f"The DataFrame has two columns named {twice}, for example because of a join, but the columns of a row "
+            "must have different names. Rename or drop one of the two before the join."
         )
     for column in df.schema:
         for kind in _within(column.dataType):
             if isinstance(kind, StructType) and (twice := _twice(kind.names)):
                 raise ConfigError(
-                    f"The column {column.name} has two fields named {twice}. Rows are passed to Python as Arrow data, "
-                    "in which names of fields must be different. Rename one of the fields."
+                    f"The column `{column.name}` has two fields named {twice}. Rows are passed to Python as Arrow "
+                    "data, in which names of fields must be different. Rename one of the fields."
                 )
         try:
             to_arrow_type(column.dataType, timezone="UTC")
         except PySparkException as error:
             raise ConfigError(
-                f"The column {column.name} is {column.dataType.simpleString()}. Rows are passed to Python as Arrow "
+                f"The column `{column.name}` is {column.dataType.simpleString()}. Rows are passed to Python as Arrow "
                 "data, which has no such type. Drop the column, or cast it to a string: "
                 f"F.col({column.name!r}).cast('string')."
             ) from error

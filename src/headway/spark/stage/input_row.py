@@ -92,7 +92,7 @@ class InputRow:
         except KeyError:
             if (of_record := _OF_RECORDS.get(name)) and (value := of_record(self)) is not None:
                 return value
-            raise AttributeError(f"The row has no column {name}. It has {', '.join(self._columns.names)}.") from None
+            raise AttributeError(f"The row has no column `{name}`. It has {', '.join(self._columns.names)}.") from None
         return values[self._index]
 
     def __getitem__(self, name: str) -> Any:

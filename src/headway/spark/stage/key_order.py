@@ -39,8 +39,8 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
     missing = [name for name in ("key", *_PLACE) if name not in df.columns]
     if missing:
         raise ConfigError(
-            f"The DataFrame has no column {missing[0]}. repartition_by_key needs the columns key, {', '.join(_PLACE)} "
-            'of format("headway"). Call it before you select other columns.'
+            f"The DataFrame has no column `{missing[0]}`. repartition_by_key needs the columns key, "
+            f'{", ".join(_PLACE)} of format("headway"). Call it before you select other columns.'
         )
     check_comes_as_arrow(df)
     if partitions is not None:

@@ -104,7 +104,8 @@ def outputs(
     for name in _OF_OUTCOMES:
         if name not in outcomes.columns:
             raise ConfigError(
-                f"The rows have no column {name}, which parallel_map adds. Call outputs with the rows of parallel_map."
+                f"The DataFrame has no `{name}` column, which parallel_map adds. Pass outputs the DataFrame that "
+                "parallel_map returned."
             )
     for topic in (dead_letter_topic, *(record.topic for record in records)):
         if not is_topic_name(topic):
@@ -152,7 +153,7 @@ def check_comes_again(df: DataFrame) -> None:
         if name not in df.columns:
             how = "Read with includeHeaders=true, and keep" if name == "headers" else "Keep"
             raise ConfigError(
-                f"The rows have no column {name}. Rows that can be handled again later must keep the columns of the "
+                f"The rows have no `{name}` column. Rows that can be handled again later must keep the columns of the "
                 f'source record, as format("headway") returns them ({", ".join(_OF_RECORDS)}). {how} these columns.'
             )
 
@@ -197,16 +198,16 @@ class _OutputRecords:
             for name in (field.name for field in fields(record)):
                 if callable(given := getattr(record, name)) and not isinstance(given, Column):
                     raise ConfigError(
-                        f"The {name} of the output to {record.topic} is a function, but each is not given. Set "
-                        "each='result' to make a record from each element of the result, or use a column instead."
+                        f"The output to {record.topic} has a function as its {name}, but no each=. Set each='result' "
+                        "to make a record from each element of the result, or use a column instead of the function."
                     )
             return
         elements = _column(record.each)
         kind = outcomes.select(elements).schema[0].dataType
         if not isinstance(kind, ArrayType):
             raise ConfigError(
-                f"The output to {record.topic} has an each of type {kind.simpleString()}; it must be an array. Let "
-                "the handler return a list, with a schema such as array<string>."
+                f"The each= of the output to {record.topic} has the type {kind.simpleString()}; it must be an array. "
+                "Let the handler return a list, with a schema such as array<string>."
             )
         self._elements = sf.coalesce(elements, sf.array().cast(kind))
 
@@ -299,7 +300,7 @@ def _wrong_expiries(record: Output, element: Column | None) -> list[Column]:
     reasons = [sf.when(~at.between(0, LATEST), outside)]
     if record.due is not None:
         due = sf.unix_millis(_given(record.due, element).try_cast("timestamp"))
-        reasons.append(sf.when(at <= due, f"its output to {record.topic} would have expired when it is due"))
+        reasons.append(sf.when(at <= due, f"its output to {record.topic} would expire before it is due"))
     return reasons
 
 

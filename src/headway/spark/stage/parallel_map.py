@@ -232,7 +232,7 @@ def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, .
         kind = df.schema[name].dataType
         if not is_key(kind):
             raise ConfigError(
-                f"The column {name} is {kind.simpleString()}, which cannot be a key. Use a column of another type, "
+                f"The column `{name}` is {kind.simpleString()}, which cannot be a key. Use a column of another type, "
                 "such as a number or a string without a collation."
             )
     return names
@@ -280,7 +280,7 @@ def _check_column(df: DataFrame, use: str, name: str) -> None:
     if name not in df.columns:
         near = get_close_matches(name, df.columns, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"Its columns are {', '.join(df.columns)}."
-        raise ConfigError(f"The DataFrame has no column {name} for the {use}. {hint}")
+        raise ConfigError(f"The DataFrame has no column `{name}` for the {use}. {hint}")
 
 
 def _check_priority(df: DataFrame, name: str) -> None:
@@ -290,7 +290,7 @@ def _check_priority(df: DataFrame, name: str) -> None:
     kind = df.schema[name].dataType
     if not isinstance(kind, NumericType):
         raise ConfigError(
-            f"The column {name} is {kind.simpleString()}, but a priority must be a number. Cast the column."
+            f"The column `{name}` is {kind.simpleString()}, but a priority must be a number. Cast the column."
         )
 
 
@@ -331,6 +331,6 @@ def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
     for name in df.columns:
         if name.lower() in settings.columns.names:  # Spark ignores the case of names
             raise ConfigError(
-                f"The DataFrame already has a column {name}, but parallel_map adds a column of that name. Rename or "
+                f"The DataFrame already has a column `{name}`, but parallel_map adds a column of that name. Rename or "
                 "drop it."
             )

@@ -75,8 +75,8 @@ class ResultType:
             self.arrow_type = to_arrow_type(kind, timezone=zone)
         except PySparkException as error:
             raise ConfigError(
-                f"The schema is {kind.simpleString()}, for which Arrow has no type: {error}. Return a type that it "
-                "has, such as a string, and cast it in Spark."
+                f"The schema is {kind.simpleString()}, for which Arrow has no type: {error}. Use a type that Arrow "
+                "has, such as a string, and cast the column in Spark."
             ) from error
         self._refusal = f"The handler returned a value that does not fit {kind.simpleString()}"
         self.is_struct = isinstance(kind, StructType)
@@ -112,7 +112,7 @@ class ResultType:
         """
         size = _checked_size(array.get_total_buffer_size(), most)
         if self._may_lack and (lacking := _lacking(array, "")):
-            raise ValueError(f"{lacking} is null or missing, and not nullable")
+            raise ValueError(f"{lacking} is null or missing, but the schema requires a value")
         return size
 
     def column(self, results: Sequence[Any]) -> pa.Array:
@@ -318,7 +318,9 @@ def _prepared_struct(value: Any, names: Sequence[str], parts: Mapping[str, Prepa
     elif isinstance(value, tuple) and len(value) == len(names):
         fields = dict(zip(names, value, strict=True))
     else:
-        raise TypeError(f"a struct is a dict, or a tuple or Row of {len(names)} values, but not {type(value).__name__}")
+        raise TypeError(
+            f"a struct must be a dict, or a tuple or Row of {len(names)} values, but it is {type(value).__name__}"
+        )
     return fields | {name: prepare(fields.get(name)) for name, prepare in parts.items()}
 
 
@@ -326,7 +328,9 @@ def _variant(value: Any) -> dict[str, bytes]:
     if isinstance(value, Mapping) and value.keys() == {"value", "metadata"}:  # the form that a VARIANT has in Arrow
         value = VariantVal(value["value"], value["metadata"])
     if not isinstance(value, VariantVal):
-        raise TypeError(f"a VARIANT is a VariantVal, as VariantVal.parseJson returns, not {type(value).__name__}")
+        raise TypeError(
+            f"a VARIANT must be a VariantVal, as VariantVal.parseJson returns, but it is {type(value).__name__}"
+        )
     value.toPython()  # checks the bytes, because Spark's Java side would fail on invalid bytes
     return {"value": value.value, "metadata": value.metadata}
 
@@ -354,7 +358,7 @@ def _datetime(value: Any) -> datetime:
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()
     if not isinstance(value, datetime):
-        raise TypeError(f"a timestamp is a datetime, not {type(value).__name__}")
+        raise TypeError(f"a timestamp must be a datetime, but it is {type(value).__name__}")
     return value
 
 

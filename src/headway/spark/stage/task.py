@@ -421,7 +421,8 @@ class Stage:
             try:
                 again_at, failure = due_at(delay, time.time()) / 1000, failure_after(attempt, error)
             except BaseException as refused:  # the delay's class can be the user's own, and can raise anything
-                self._dispatch.not_scheduled(attempt, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
+                impossible = ConfigError(f"RetryLater cannot be carried out: {text_of(refused)}")
+                self._dispatch.not_scheduled(attempt, impossible)
                 return
         failed_with, history = error_value(error, _LATER), row_history_after(row.row, failure)
         self._held.put(
@@ -523,7 +524,7 @@ def results_of_batch(result: Any, count: int) -> Sequence[Any]:
         return [result] * count
     if len(result) != count:
         raise ValueError(
-            f"The handler returned {len(result)} results for a batch of {count} rows. Return one for each."
+            f"The handler returned {len(result)} results for a batch of {count} rows. Return one result for each row."
         )
     return result
 

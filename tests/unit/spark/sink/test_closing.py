@@ -136,14 +136,16 @@ def test_other_rows_of_a_closed_version_are_refused_as_a_whole() -> None:
     there: dict[bytes, bytes] = {}
     run_of([[1, 2], [3]], there)
     later = {key: value.replace(b"this run", b"first run") for key, value in there.items()}
-    sentence = "As a whole, txnAppId job, version 3 has 4 rows, but Kafka has 3 different ones, so it writes none."
+    sentence = "In total, txnAppId job, version 3 has 4 rows, but Kafka has 3 different ones, so it writes none."
     with pytest.raises(TransactionError, match=re.escape(sentence)):
         run_of([[1], [2, 3], [4]], later)
 
 
 def test_a_task_that_is_gone_in_a_second_run_is_noticed() -> None:
     there = markers([[1], [2], [3]], "an earlier run")
-    with pytest.raises(TransactionError, match="has 2 rows, but according to its markers, Kafka has 3 rows of it"):
+    with pytest.raises(
+        TransactionError, match="together have 2 rows, but according to the markers, Kafka has 3 rows of this version"
+    ):
         run_of([[1], [2]], there)
 
 

@@ -34,13 +34,13 @@ def test_a_topic_stays_under_its_own_name_with_its_level_or_without() -> None:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({"level": [2, 1]}, "Row 2 of its task is for level 1, but no topic in the option priorities has this level"),
+        ({"level": [2, 1]}, "Row 2 of its task is for level 1, but no topic in the option `priorities` has this level"),
         ({"level": pa.array([2, None], pa.int64())}, "Row 2 of its task has no level"),
         ({"topic": ["clicks", "orders"]}, "Row 2 of its task is for the topic 'orders', which is not in the option"),
         ({"topic": ["clicks", None]}, "Row 2 of its task has no topic"),
         (
             {"topic": ["clicks", "payments"], "level": [0, 1]},
-            "Row 2 of its task has level 1 and topic payments, but the option priorities assigns payments to level 2",
+            "Row 2 of its task has level 1 and topic payments, but the option `priorities` assigns payments to level 2",
         ),
     ],
 )
@@ -61,8 +61,8 @@ def test_every_row_has_the_topic_that_a_table_gives_it(priorities: dict[str, int
 @pytest.mark.parametrize(
     ("columns", "options", "sentence"),
     [
-        (("value", "level"), {"topic": "orders"}, "priorities gives each level its own. Remove one"),
-        (("value",), {}, "needs a column level or a column topic"),
+        (("value", "level"), {"topic": "orders"}, "`priorities` gives each level its own topic. Remove one"),
+        (("value",), {}, "needs a `level` column or a `topic` column"),
         (("value", "level"), {"priorities": '{"a": 1, "b": 1}'}, "both a and b the level 1"),
     ],
 )

@@ -102,8 +102,8 @@ def test_a_refusal_says_what_came_what_is_there_and_how_to_go_on() -> None:
         "Task 0 of micro-batch 3 has 2 rows, but Kafka has 1 different ones, so it writes none. If the checkpoint is "
         "an older copy, continue from the latest checkpoint. Or write all rows since the copy, some of them a second "
         'time, with .option("markerTopic", "markers-2") from now on. If they are the same rows, but their contents '
-        'differ on each run, keep the rows in Kafka with .option("keepVersion", "3"). Rows with a column identity do '
-        "not need this. If the same rows are now divided into other tasks, divide them as before, with the same "
+        'differ on each run, keep the rows in Kafka with .option("keepVersion", "3"). Rows with an `identity` column '
+        "do not need this. If the same rows are now divided into other tasks, divide them as before, with the same "
         "number of cores, or whatever else determines the tasks. For later versions, put "
         'repartition(n, "key") with a fixed n before the write.'
     )

@@ -33,34 +33,34 @@ def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
     ("given", "sentence"),
     [
         ({}, "Spark does not pass the options of CREATE TABLE to data sources in Python: use CREATE TEMPORARY VIEW"),
-        ({}, "needs the option kafka.bootstrap.servers"),
-        ({**KAFKA, "topc": "orders"}, "no option topc. Did you mean topic?"),
-        ({**KAFKA, "delivery": "once"}, "The option delivery is 'once'. Choose exactly_once or at_least_once."),
+        ({}, "needs the option `kafka.bootstrap.servers`"),
+        ({**KAFKA, "topc": "orders"}, "no option `topc`. Did you mean topic?"),
+        ({**KAFKA, "delivery": "once"}, "The option `delivery` is 'once'. Choose exactly_once or at_least_once."),
         ({**KAFKA, "txnAppId": "job"}, "belong together"),
         (
             {**KAFKA, "txnAppId": "job", "txnVersion": "1", "delivery": "at_least_once"},
             "but delivery=at_least_once never skips rows",
         ),
-        ({**KAFKA, "txnAppId": "job", "txnVersion": "-1"}, "txnVersion is '-1'; it must be a whole number"),
+        ({**KAFKA, "txnAppId": "job", "txnVersion": "-1"}, "txnVersion` is '-1'; it must be a whole number"),
         (
             {**KAFKA, "txnAppId": "job", "txnVersion": "9" * 5_000},
             "it must be at most 9223372036854775807: a number that grows",
         ),
         (
             {**KAFKA, "keepVersion": "1" + "0" * 22},
-            "keepVersion is '10000000000000000000000'; it must be at most 9223372036854775807",
+            "keepVersion` is '10000000000000000000000'; it must be at most 9223372036854775807",
         ),
-        ({**KAFKA, "keepVersion": "last"}, "keepVersion is 'last'; it must be a whole number"),
+        ({**KAFKA, "keepVersion": "last"}, "keepVersion` is 'last'; it must be a whole number"),
         (
             {**KAFKA, "keepVersion": "1", "delivery": "at_least_once"},
-            "keepVersion applies to delivery=exactly_once only.",
+            "keepVersion` applies to delivery=exactly_once only.",
         ),
         (
             {**KAFKA, "markerTopic": "m", "delivery": "at_least_once"},
-            "markerTopic applies to delivery=exactly_once only.",
+            "markerTopic` applies to delivery=exactly_once only.",
         ),
-        ({**KAFKA, "path": "orders"}, "a path, but 'orders' was given. Name a topic with the option topic."),
-        ({**KAFKA, "kafka.transactional.id": "x"}, "kafka.transactional.id cannot be set"),
+        ({**KAFKA, "path": "orders"}, "a path, but 'orders' was given. Name a topic with the `topic` option."),
+        ({**KAFKA, "kafka.transactional.id": "x"}, "kafka.transactional.id` cannot be set"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(given: dict[str, str], sentence: str) -> None:
@@ -74,7 +74,7 @@ def test_a_stream_takes_no_version_of_its_own() -> None:
 
 
 def test_a_write_without_a_name_has_no_version_to_keep() -> None:
-    with pytest.raises(ConfigError, match="keepVersion is for a write with txnAppId and txnVersion"):
+    with pytest.raises(ConfigError, match="keepVersion` is for a write with txnAppId and txnVersion"):
         for_batch(parse({**KAFKA, "keepVersion": "1"}))
     assert for_batch(parse({**KAFKA, "keepVersion": "1", "txnAppId": "job", "txnVersion": "1"})).keep_version == 1
 
@@ -91,14 +91,14 @@ def columns(text: str) -> StructType:
 @pytest.mark.parametrize(
     ("schema", "topic", "sentence"),
     [
-        (columns("value string"), None, "needs a column topic, or the option topic"),
-        (columns("topic string, value string"), "orders", "both a column topic and the option topic"),
-        (columns("topic string"), None, "needs a column value, but the columns are topic"),
-        (columns("value string, levle int"), "orders", "no column levle. Did you mean level?"),
-        (columns("value string, due string"), "orders", "due is string; the headway sink needs a timestamp."),
-        (columns("value string, offset int"), "orders", "no column offset"),
-        (columns("value string, identity double"), "orders", "identity is double; the headway sink needs a string"),
-        (columns("value string, level double"), "orders", "level is double; the headway sink needs a whole number."),
+        (columns("value string"), None, "needs a `topic` column, or the `topic` option"),
+        (columns("topic string, value string"), "orders", "both a `topic` column and the `topic` option"),
+        (columns("topic string"), None, "needs a `value` column, but the columns are topic"),
+        (columns("value string, levle int"), "orders", "no `levle` column. Did you mean level?"),
+        (columns("value string, due string"), "orders", "due` is string; the headway sink needs a timestamp."),
+        (columns("value string, offset int"), "orders", "no `offset` column"),
+        (columns("value string, identity double"), "orders", "identity` is double; the headway sink needs a string"),
+        (columns("value string, level double"), "orders", "level` is double; the headway sink needs a whole number."),
         (
             columns("value string, headers string"),
             "orders",

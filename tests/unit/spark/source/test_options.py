@@ -50,18 +50,18 @@ def test_the_policy_shares_the_limit_as_the_distributor_says(distributor: str, s
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"subscribe": " , "}, "The option subscribe is ','. Name one or more topics"),
+        ({"subscribe": " , "}, "The option `subscribe` is ','. Name one or more topics"),
         (
             {"subscribe": ""},
             "needs exactly one of the options subscribe, subscribePattern, assign and priorities, but none was given",
         ),
         ({"assign": '{"orders": [0]}'}, "but subscribe and assign were given"),
-        ({"levels": "0"}, "The option levels is '0'; it must be a whole number of at least 1"),
-        ({"levels": "-1"}, "The option levels is '-1'"),
-        ({"levels": "2.5"}, "The option levels is '2.5'"),
+        ({"levels": "0"}, "The option `levels` is '0'; it must be a whole number of at least 1"),
+        ({"levels": "-1"}, "The option `levels` is '-1'"),
+        ({"levels": "2.5"}, "The option `levels` is '2.5'"),
         ({"maxRecordsPerTrigger": "6"}, "capacity of 6 cannot be divided among 3 levels"),
-        ({"maxRecordsPerTrigger": "0"}, "maxRecordsPerTrigger is '0'; it must be a whole number of at least 1"),
-        ({"startingOffsets": "first"}, "startingOffsets is 'first'. Choose earliest, latest, a time with its zone"),
+        ({"maxRecordsPerTrigger": "0"}, "maxRecordsPerTrigger` is '0'; it must be a whole number of at least 1"),
+        ({"startingOffsets": "first"}, "startingOffsets` is 'first'. Choose earliest, latest, a time with its zone"),
         ({"startingOffsets": "2026-05-01 12:00"}, "Choose earliest, latest, a time with its zone"),
         ({"startingOffsets": '{"orders": 3}'}, "it must be JSON, such as"),
         (
@@ -69,31 +69,34 @@ def test_the_policy_shares_the_limit_as_the_distributor_says(distributor: str, s
             "the text 'x'; text must be a time with its zone",
         ),
         ({"policy": "strict"}, "decides how the levels share maxRecordsPerTrigger, which is not given"),
-        ({"policy": "lifo", "maxRecordsPerTrigger": "9"}, "policy is 'lifo'. Choose capacity_burst, fair or strict."),
+        ({"policy": "lifo", "maxRecordsPerTrigger": "9"}, "policy` is 'lifo'. Choose capacity_burst, fair or strict."),
         ({"distributor": "1,2", "maxRecordsPerTrigger": "9"}, "2 weights were given for 3 levels"),
         ({"distributor": "even", "maxRecordsPerTrigger": "9"}, "a weight for each level"),
-        ({"distributor": "linear", "policy": "strict", "maxRecordsPerTrigger": "9"}, "strict takes no distributor"),
-        ({"strictMaxWait": "5s", "maxRecordsPerTrigger": "9"}, "strictMaxWait is for the policy strict, not for fair"),
-        ({"targetTriggerTime": "100ms"}, "targetTriggerTime is '100ms'; it must be at least 0.25 s"),
-        ({"targetTriggerTime": "soon"}, "targetTriggerTime is 'soon'; it must be a duration"),
-        ({"targetTriggerTime": "1s", "policy": "capacity_burst"}, "capacity_burst divides it into fixed shares"),
+        ({"distributor": "linear", "policy": "strict", "maxRecordsPerTrigger": "9"}, "'strict' takes no distributor"),
+        (
+            {"strictMaxWait": "5s", "maxRecordsPerTrigger": "9"},
+            "strictMaxWait` is for the policy 'strict', not for 'fair'",
+        ),
+        ({"targetTriggerTime": "100ms"}, "targetTriggerTime` is '100ms'; it must be at least 0.25 s"),
+        ({"targetTriggerTime": "soon"}, "targetTriggerTime` is 'soon'; it must be a duration"),
+        ({"targetTriggerTime": "1s", "policy": "capacity_burst"}, "'capacity_burst' divides it into fixed shares"),
         (
             {"targetTriggerTime": "1s", "minRecordsPerTrigger": "2"},
-            "minRecordsPerTrigger waits for many records, but targetTriggerTime asks for short micro-batches.",
+            "minRecordsPerTrigger` waits for many records, but targetTriggerTime asks for short micro-batches.",
         ),
-        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'; it must be a duration"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay` is 'soon'; it must be a duration"),
         ({"minRecordsPerTrigger": "10", "maxRecordsPerTrigger": "9"}, "is 10, which is above maxRecordsPerTrigger=9"),
-        ({"isolation": "dirty"}, "isolation is 'dirty'. Choose read_committed or read_uncommitted."),
-        ({"kafka.isolation.level": "x"}, "kafka.isolation.level cannot be set. Use the option isolation."),
-        ({"kafka.group.id": "x"}, "kafka.group.id cannot be set. Use the option group.id."),
-        ({"includeHeaders": "yes"}, "includeHeaders is 'yes'. Choose true or false."),
+        ({"isolation": "dirty"}, "isolation` is 'dirty'. Choose read_committed or read_uncommitted."),
+        ({"kafka.isolation.level": "x"}, "kafka.isolation.level` cannot be set. Use the option `isolation`."),
+        ({"kafka.group.id": "x"}, "kafka.group.id` cannot be set. Use the option `group.id`."),
+        ({"includeHeaders": "yes"}, "includeHeaders` is 'yes'. Choose true or false."),
         (
             {"kafka.auto.offset.reset": "latest"},
-            "kafka.auto.offset.reset cannot be set, because Spark's checkpoint decides",
+            "kafka.auto.offset.reset` cannot be set, because Spark's checkpoint decides",
         ),
-        ({"maxOffsetsPerTrigger": "10"}, "no option maxoffsetspertrigger. Did you mean maxRecordsPerTrigger?"),
-        ({"bootstrap.servers": "x"}, "no option bootstrap.servers. Did you mean kafka.bootstrap.servers?"),
-        ({"xyz": "1"}, "no option xyz. The options are subscribe, subscribePattern, assign, priorities, levels"),
+        ({"maxOffsetsPerTrigger": "10"}, "no option `maxoffsetspertrigger`. Did you mean maxRecordsPerTrigger?"),
+        ({"bootstrap.servers": "x"}, "no option `bootstrap.servers`. Did you mean kafka.bootstrap.servers?"),
+        ({"xyz": "1"}, "no option `xyz`. The options are subscribe, subscribePattern, assign, priorities, levels"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value_and_what_to_do(wrong: dict[str, str], sentence: str) -> None:
@@ -119,7 +122,7 @@ def test_a_selection_that_selects_nothing_is_a_sentence(option: str, value: str,
 
 
 def test_a_missing_option_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"needs the option kafka.bootstrap.servers"):
+    with pytest.raises(ConfigError, match=r"needs the option `kafka.bootstrap.servers`"):
         parse({name: value for name, value in GIVEN.items() if name != "kafka.bootstrap.servers"})
 
 
@@ -146,13 +149,13 @@ def test_topics_that_exist_have_the_levels_that_are_given_to_them() -> None:
     [
         (
             {"priorities": '{"payments": -1}'},
-            "priorities gives payments the level -1; it must be a whole number from 0",
+            "priorities` gives payments the level -1; it must be a whole number from 0",
         ),
         ({"priorities": '{"payments": 1000}'}, "the level 1000; it must be a whole number from 0, the lowest, to 999"),
-        ({"priorities": '{"payments": true}'}, "priorities gives payments the level True; it must be a whole number"),
+        ({"priorities": '{"payments": true}'}, "priorities` gives payments the level True; it must be a whole number"),
         ({"priorities": '{"payments": "2"}'}, "gives payments the level '2'; it must be a whole number"),
-        ({"priorities": "{}"}, "The option priorities names no topic. Name at least one"),
-        ({"priorities": "payments"}, "The option priorities is 'payments'; it must be JSON, such as"),
+        ({"priorities": "{}"}, "The option `priorities` names no topic. Name at least one"),
+        ({"priorities": "payments"}, "The option `priorities` is 'payments'; it must be JSON, such as"),
         ({"priorities": '{"payments": 1}', "levels": "3"}, "Remove one of the two."),
         ({"priorities": '{"payments": 1}', "subscribe": "orders"}, "subscribe and priorities were given"),
     ],

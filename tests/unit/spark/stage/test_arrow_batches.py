@@ -179,7 +179,7 @@ def test_results_are_of_the_schemas_type_whatever_arrow_they_come_in(
 @pytest.mark.parametrize(
     ("returned", "kind", "says"),
     [
-        (pa.array([1]), "int", "The handler returned 1 results for a batch of 2 rows. Return one for each."),
+        (pa.array([1]), "int", "The handler returned 1 results for a batch of 2 rows. Return one result for each row."),
         (pa.table({"a": []}), "a int", "returned 0 results for a batch of 2 rows"),
         (
             [1, 2],
@@ -217,7 +217,12 @@ def test_what_does_not_fit_fails_its_rows_with_a_sentence(returned: Any, kind: s
         (pa.array([1.0, 1.5]), "int", 1, "1.5"),
         (pa.array([b"a", b"\xff"]), "string", "a", "UTF"),
         (pa.array([[1], [2**40]]), "array<int>", [1], "not in range"),
-        (pa.table({"a": [1, None]}), "a int not null", {"a": 1}, "a is null or missing, and not nullable"),
+        (
+            pa.table({"a": [1, None]}),
+            "a int not null",
+            {"a": 1},
+            "a is null or missing, but the schema requires a value",
+        ),
         (
             pa.Array.from_buffers(
                 pa.string(), 2, [None, pa.array([0, 1, 2], pa.int32()).buffers()[1], pa.py_buffer(b"a\xff")]

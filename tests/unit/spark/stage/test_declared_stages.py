@@ -92,18 +92,18 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: declare(frame=columns("a", "b", "a")),
         "The DataFrame has two columns named a, for example because of a join",
     ),
-    (lambda: declare(frame=columns("Result")), "The DataFrame already has a column Result, but parallel_map"),
+    (lambda: declare(frame=columns("Result")), "The DataFrame already has a column `Result`, but parallel_map"),
     (
         lambda: declare(frame=of_kind(MONTHS)),
-        "The column x is interval month. Rows are passed to Python as Arrow data, which has no",
+        "The column `x` is interval month. Rows are passed to Python as Arrow data, which has no",
     ),
     (
         lambda: declare(frame=of_kind(CalendarIntervalType())),
-        "The column x is interval. Rows are passed to Python as Arrow",
+        "The column `x` is interval. Rows are passed to Python as Arrow",
     ),
     (
         lambda: declare(frame=of_kind(ArrayType(TWICE))),
-        "The column x has two fields named n. Rows are passed to Python as Arrow",
+        "The column `x` has two fields named n. Rows are passed to Python as Arrow",
     ),
     (lambda: declare(schema=TWICE), "The schema has two fields named n. Rename one of them"),
     (lambda: declare(max_concurrency="100"), "max_concurrency is '100'; it must be a whole number, at least 1"),
@@ -115,8 +115,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(expires_after=-1), "expires_after is -1; it must be above 0 and finite, or left out"),
     (lambda: declare(expires_after=60), "the DataFrame has no column timestamp with times"),
     (lambda: declare(priority=5), "The priority is 5; it must be the name of a column, or None"),
-    (lambda: declare(priority="kye"), "The DataFrame has no column kye for the priority. Did you mean key?"),
-    (lambda: declare(priority="key"), "The column key is string, but a priority must be a number. Cast"),
+    (lambda: declare(priority="kye"), "The DataFrame has no column `kye` for the priority. Did you mean key?"),
+    (lambda: declare(priority="key"), "The column `key` is string, but a priority must be a number. Cast"),
     (lambda: declare(lifespan=5), "lifespan is 5; it must be a function that makes a context manager"),
     (
         lambda: declare(lifespan=of_settings),

@@ -37,7 +37,7 @@ def test_only_what_is_read_is_made() -> None:
 
 def test_a_column_that_is_not_there_is_an_error_that_names_those_that_are() -> None:
     _, (row, _) = rows()
-    with pytest.raises(AttributeError, match=r"no column kye. It has key, due, names\."):
+    with pytest.raises(AttributeError, match=r"no column `kye`. It has key, due, names\."):
         _ = row.kye
     with pytest.raises(KeyError):
         _ = row["kye"]
@@ -145,7 +145,7 @@ def test_without_levels_the_topic_is_kafkas_own_whatever_its_priority() -> None:
 def test_columns_that_are_no_records_give_no_origin(columns: dict[str, Any]) -> None:
     _, (row,) = rows(pa.RecordBatch.from_pydict(columns))
     assert row.record_origin() is None
-    with pytest.raises(AttributeError, match="no column origin"):
+    with pytest.raises(AttributeError, match="no column `origin`"):
         _ = row.origin
 
 

@@ -155,7 +155,7 @@ def test_a_time_without_a_zone_in_a_session_whose_zone_python_does_not_know_is_r
 @pytest.mark.parametrize("result", [5, dt.date(2026, 1, 1), "noon"])
 def test_what_is_no_time_is_no_timestamp(result: Any) -> None:
     for kind in (TimestampType(), TimestampNTZType()):
-        with pytest.raises(TypeError, match=f"a timestamp is a datetime, not {type(result).__name__}"):
+        with pytest.raises(TypeError, match=f"a timestamp must be a datetime, but it is {type(result).__name__}"):
             ResultType(kind).checked(result)
 
 

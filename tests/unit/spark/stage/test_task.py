@@ -401,7 +401,7 @@ def test_rows_are_passed_on_while_others_still_run() -> None:
 @pytest.mark.parametrize(
     ("kind", "fits", "does_not", "says"),
     [
-        (REQUIRED, {"a": 1}, {"b": "x"}, "a is null or missing, and not nullable"),
+        (REQUIRED, {"a": 1}, {"b": "x"}, "a is null or missing, but the schema requires a value"),
         (ArrayType(REQUIRED), [(1, "x"), None], [(1, "x"), (None, "x")], r"element\.a is null or missing"),
         (MapType(StringType(), REQUIRED), {"k": {"a": 1}}, {"k": {}}, r"value\.a is null or missing"),
         (REQUIRED, None, {"a": "x"}, "Could not convert 'x'"),
@@ -421,7 +421,7 @@ def test_a_result_that_java_would_fail_on_is_a_failed_row(kind: DataType, fits: 
 def test_an_array_without_nulls_takes_none() -> None:
     results = ResultType(ArrayType(IntegerType(), containsNull=False))
     assert results.column([results.checked([1, 2])[0]]).to_pylist() == [[1, 2]]
-    with pytest.raises(ValueError, match="element is null or missing, and not nullable"):
+    with pytest.raises(ValueError, match="element is null or missing, but the schema requires a value"):
         results.checked([1, None])
 
 
