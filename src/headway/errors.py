@@ -128,7 +128,7 @@ class FetchError(KafkaError):
     """
 
     def __init__(self, level: int | None, reason: str) -> None:
-        super().__init__(f"{'All levels' if level is None else f'Level {level}'} could not fetch: {reason}")
+        super().__init__(f"{_consumer_for(level)} could not fetch records: {reason}")
         self.level = level
 
 
@@ -139,9 +139,14 @@ class FetchRefusedError(FetchError, AuthorizationError):
     """
 
     def __init__(self, level: int | None, reason: str) -> None:
-        who = "The group of all levels" if level is None else f"Level {level}"
-        super(FetchError, self).__init__(f"{who} cannot fetch until a permission is granted. {reason}")
+        super(FetchError, self).__init__(
+            f"{_consumer_for(level)} cannot fetch records until a permission is granted. {reason}"
+        )
         self.level = level
+
+
+def _consumer_for(level: int | None) -> str:
+    return f"The consumer for {'all levels' if level is None else f'level {level}'}"
 
 
 class OffsetError(KafkaError):

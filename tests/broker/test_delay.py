@@ -209,7 +209,7 @@ def test_a_damaged_header_and_a_missing_target_become_dead_letters(cluster: Dela
     messages = sorted(letter["headway.error.message"] for letter in letters)
     assert messages[0].startswith(b"The header headway.delay cannot be read")
     assert messages[1] == b"The record has no header headway.delay."
-    assert messages[2] == b"The topic no-such-topic of a schedule does not exist."
+    assert messages[2] == b"A schedule is for the topic no-such-topic, which does not exist."
 
 
 @pytest.mark.quick("low-latency")

@@ -157,7 +157,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: declare(by_name),
         "The handler by_name can be called neither with (record) nor with (record, context)",
     ),
-    (lambda: declare(yields), "The handler yields yields, which is possible only with run_and_produce"),
+    (lambda: declare(yields), "The handler yields is a generator function, because it yields. Only run_and_produce"),
     (lambda: worker(5, group="billing")(handle), "A worker needs the name of a topic, as in @worker"),  # type: ignore[arg-type]
     (lambda: declare(levels=10**9), "levels is 1000000000; it must be a whole number, at least 1 and at most 1000"),
     (lambda: consumer(distributor=0), "distributor is 0; it must be a function, called with (levels, capacity)"),
@@ -302,10 +302,13 @@ UNCALLED = "can be called neither with (record) nor with (record, context)"
 AT_THE_RUN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda idle: idle.run(no_arguments), f"The handler no_arguments {UNCALLED}"),
     (lambda idle: idle.run("handle"), "The handler is 'handle'; it must be a function (record), or (record, context)"),
-    (lambda idle: idle.run(Yielding()), "The handler Yielding yields, which is possible only with run_and_produce"),
+    (
+        lambda idle: idle.run(Yielding()),
+        "The handler Yielding is a generator function, because it yields. Only run_and_produce",
+    ),
     (lambda idle: idle.run(functools.partial(no_arguments)), f"The handler no_arguments {UNCALLED}"),
     (lambda idle: idle.results(three_arguments), f"The handler three_arguments {UNCALLED}"),
-    (lambda idle: idle.results(yields), "The handler yields yields"),
+    (lambda idle: idle.results(yields), "The handler yields is a generator function"),
     (lambda idle: idle.run_and_produce(by_name), f"The handler by_name {UNCALLED}"),
     (lambda idle: idle.run_and_produce(handle, 5), "on_output is 5; it must be a function, called with (input, output"),
     (lambda idle: idle.run_and_produce(handle, handle), "on_output is handle, which cannot be called with (input, out"),

@@ -134,12 +134,12 @@ def test_a_dataclass_with_parameters_and_one_that_holds_itself_are_read() -> Non
     [
         (
             WithClient,
-            "value=WithClient cannot be read from JSON: in its field client, Client is not a type that JSON has.",
+            "value=WithClient cannot be read from JSON: in its field client, JSON has no type for Client.",
         ),
-        (WithClients, "in its field lines, Client is not a type that JSON has. Give a function instead."),
-        (Within, "in its field part, in its field client, Client is not a type that JSON has"),
-        (Page[Client], "in its field items, Client is not a type that JSON has"),
-        (WithFunction, "in its field done, Callable is not a type that JSON has"),
+        (WithClients, "in its field lines, JSON has no type for Client. Give a function instead."),
+        (Within, "in its field part, in its field client, JSON has no type for Client"),
+        (Page[Client], "in its field items, JSON has no type for Client"),
+        (WithFunction, "in its field done, JSON has no type for Callable"),
         (Unset, "its field total has init=False and no default"),
         (OfTheStart, "`InitVar` fields are not supported"),
         (Abstract, "Abstract is abstract"),

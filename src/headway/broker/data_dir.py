@@ -244,7 +244,7 @@ def _require_unheld(data_dir: Path, earlier: Description) -> None:
     while any(node.holds_data for node in earlier.nodes_in(data_dir)):
         if time.monotonic() > deadline:
             raise LocalBrokerError(
-                f"The data in {data_dir} is in use by a Kafka that was started with another path, for example before "
+                f"The data in {data_dir} is in use by a broker that was started with another path, for example before "
                 "the directory was moved. End that process, or choose another data directory."
             )
         time.sleep(_LOOK_AGAIN_AFTER)

@@ -39,7 +39,8 @@ def cache_dir() -> Path:
         return platformdirs.user_cache_path("headway")
     except RuntimeError as error:
         raise LocalBrokerError(
-            f"There is no default directory for downloads: {error}. Set the environment variable HEADWAY_CACHE to one."
+            f"There is no default directory for downloads: {error}. Set the environment variable HEADWAY_CACHE to a "
+            "directory."
         ) from error
 
 

@@ -54,8 +54,8 @@ def with_expiry(headers: Any, expires: When, due: When | None = None, now: float
     at = due_at(expires, now)
     if due is not None and at <= due_at(due, now):
         raise ConfigError(
-            f"expires is {expires!r}, but the record is due at {due!r}, when it would have expired already. Give a "
-            "later time; for both, seconds count from now."
+            f"expires is {expires!r} and due is {due!r}, so the record would expire before it is due. Give a later "
+            "expires. A number of seconds counts from now, in expires and in due."
         )
     fields: Any = header_list(() if headers is None else headers)
     if not isinstance(fields, list):

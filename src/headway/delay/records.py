@@ -137,7 +137,7 @@ class Writing:
             letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
             return self._now_or_later(letter)
         if schedule.topic.startswith(self._own_names_begin) and self._names.owns(schedule.topic):
-            error = DeliveryError(f"The topic {schedule.topic} of a schedule is the scheduler's own.")
+            error = DeliveryError(f"A schedule is for {schedule.topic}, which is one of the scheduler's own topics.")
             return self.dead_letter(message, error, _REFUSED)
         target = self._forbidden.get(schedule.topic)
         if target and not target.is_open:
@@ -166,7 +166,7 @@ class Writing:
         if count is None:
             return None
         if count == 0:
-            return DeliveryError(f"The topic {schedule.topic} of a schedule does not exist.")
+            return DeliveryError(f"A schedule is for the topic {schedule.topic}, which does not exist.")
         return DeliveryError(
             f"A schedule is for partition {schedule.partition} of {schedule.topic}, which has {count} partitions."
         )

@@ -173,7 +173,7 @@ class Requests(Generic[R]):
     def _require_done(self, request: Request, response: Response, wait: float | None) -> None:
         if self._is_done(response):
             return
-        answered = f"{request} was answered {response}"
+        answered = f"{request} got the response {response}"
         if _is_transient(response):
             raise RetriableError(f"{answered}.", retry_after=wait)
         if 300 <= response.status < 400:
@@ -283,7 +283,7 @@ class BatchHttpHandler(Requests[Sequence[Any]]):
             return named_failures(response, count, self._max_retry_after)
         except ValueError as error:  # all records are retried, because it is not known which of them are done
             raise RetriableError(
-                f"{request} was answered {response}, but the failed records cannot be read from the body: {error}."
+                f"{request} got the response {response}, but the failed records cannot be read from its body: {error}."
             ) from None
 
 
@@ -306,9 +306,9 @@ def id_of(record: Any) -> str:
     origin = record_origin and record_origin()
     if origin is None:
         raise FatalError(
-            "The row has no id for Idempotency-Key, which is derived from the columns topic, partition and offset of "
-            'format("headway"). Keep these columns and leave out arrow_columns, or set the header Idempotency-Key in '
-            "the request, or set idempotency_key=False."
+            "The row has no id for Idempotency-Key, which is derived from the columns `topic`, `partition` and `offset`"
+            ' of format("headway"). Keep these columns and leave out arrow_columns, or set the header Idempotency-Key '
+            "in the request, or set idempotency_key=False."
         )
     return str(origin)
 

@@ -119,7 +119,7 @@ class OwnPermissions:
         except TimeoutError:
             raise KafkaError(
                 f"The coordinator of the group {name} did not answer within {BROKER_ANSWERS_WITHIN:g} s. Check that "
-                "its broker runs, and try again."
+                "the broker that coordinates the group is up, and try again."
             ) from None
 
     def _of_creation(self, permission: Permission) -> Finding:

@@ -278,8 +278,8 @@ class Commits:
             if membership is Standing.REPLACED:
                 self._fetching.give_up(level)
                 raise KafkaError(
-                    f"Level {level} cannot continue: {error} If another consumer has the same group.instance.id, give "
-                    "each consumer an id of its own."
+                    f"The consumer for level {level} cannot continue: {error} If another consumer has the same "
+                    "group.instance.id, give each consumer an id of its own."
                 ) from error
             if membership is Standing.BEHIND:
                 is_lost = now - self._behind_since.setdefault(level, now) > _BEHIND_FOR
@@ -287,7 +287,9 @@ class Commits:
                 is_lost = membership is Standing.EXPELLED or isinstance(error, OutcomeUnknownError)
             if is_lost and _has_still(tick, level):
                 log.warning(
-                    "Level %d gives up its partitions as lost, and its member joins the group again: %s", level, error
+                    "The consumer for level %d treats its partitions as lost and joins its group again: %s",
+                    level,
+                    error,
                 )
                 self._fetching.rejoin(level)
             if is_lost:

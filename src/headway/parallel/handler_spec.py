@@ -52,8 +52,9 @@ class HandlerSpec:
 def _check_runs(handler: Any, executor: str | None) -> None:
     if is_generator_function(handler):
         raise ConfigError(
-            f"The handler {called(handler)} yields, which is possible only with run_and_produce, or in a @worker with "
-            "produces=. Otherwise none of its code would run. Write it without yield."
+            f"The handler {called(handler)} is a generator function, because it yields. Only run_and_produce, or a "
+            "@worker with produces=, can run a generator function; here, a call would run none of its code. Write the "
+            "handler without yield."
         )
     is_async = is_coroutine_function(handler)
     if executor not in (None, *(("async",) if is_async else ("thread", "process"))):

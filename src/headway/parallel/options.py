@@ -218,7 +218,8 @@ class ParallelOptions:
                 # If fewer records than slots can run, the highest level never uses up its share of the slots.
                 raise ConfigError(
                     f"policy='capacity_burst' gives each level a share of max_concurrency. With {name}={value}, fewer "
-                    "records run, and all of them could be of the highest level. Use policy='fair'."
+                    "than max_concurrency handlers can run at a time, so the highest level could take every start "
+                    "without using up its share. Use policy='fair'."
                 )
         self.slots(settings)
 

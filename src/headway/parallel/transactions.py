@@ -207,7 +207,7 @@ class Transactions:
         self._given_up = given_up
         try:
             if strangers := _levels_of([part for part in parts if not capi.is_of_a_member(part.group_metadata)]):
-                return {level: not_a_member(f"Level {level}") for level in strangers}
+                return {level: not_a_member(f"The consumer for level {level}") for level in strangers}
             if self._writer.is_searching or not self._is_fenced_in:
                 self._renew()
             outputs = self._placed(outputs)

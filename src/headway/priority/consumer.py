@@ -314,7 +314,7 @@ class PriorityConsumer:
         member was expelled. This method need not be called when Kafka refuses the consumer's own commit.
         """
         if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
-            log.warning("The member of level %d was expelled from its group and joins it again: %s", level, error)
+            log.warning("The consumer for level %d was expelled from its group and joins it again: %s", level, error)
             self._levels[level].membership.rejoin()
 
     def _auto_commit(self, now: float) -> None:
@@ -462,7 +462,7 @@ class PriorityConsumer:
         parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
         for part in parts:
             if not is_of_a_member(part.group_metadata):
-                raise not_a_member(f"Level {min(part.levels)}")
+                raise not_a_member(f"The consumer for level {min(part.levels)}")
         return parts
 
     # Records that were fetched and not returned yet

@@ -87,7 +87,7 @@ class _Shape:
     def unreadable(self, kind: Any) -> str | None:
         """Return the reason why this type cannot be read from any JSON, or None if it can be read from some JSON."""
         if isinstance(kind, shapes.CustomType):
-            return f"{_name(kind.cls)} is not a type that JSON has" if kind.cls is not object else None
+            return f"JSON has no type for {_name(kind.cls)}" if kind.cls is not object else None
         if isinstance(kind, shapes.UnionType):  # it is enough if one type of the union is readable
             whys = [self.unreadable(each) for each in kind.types]
             return None if None in whys else whys[0]

@@ -213,7 +213,7 @@ def test_what_was_sent_is_sent_once_more_only_if_asked_for(shop: Shop) -> None:
     refused = shop.send_again("0:0", "0:1")
     assert refused.exit_code == 1
     assert refused.stderr.startswith(
-        f"headway: {shop.dead} 0:0 is already settled: it was sent again, or settled by hand"
+        f"headway: {shop.dead} 0:0 is already settled, by `headway dead send-again` or `headway dead settle`"
     )
     assert shop.values() == [b"0"]
     assert shop.send_again("0:0", "--settled-too").exit_code == 0
@@ -258,7 +258,7 @@ def test_dead_letters_of_share_groups_are_listed_shown_and_sent_again_if_they_ha
     assert named.exit_code == 1
     assert "because its share group does not copy records. Nothing was sent" in named.stderr
     rest = shop.send_again("--all")
-    assert "Left out, because their share groups do not copy records: 1." in rest.stderr
+    assert "Left out 1 dead letter, because the share group does not copy records." in rest.stderr
     [record] = shop.records()
     assert (record.key(), record.value(), record.partition()) == (b"ann", b"1", 1)
     assert [name for name, _ in record.headers() or ()] == ["headway.sent-again.from", "headway.history"]
@@ -272,8 +272,14 @@ def test_letters_whose_topic_is_gone_are_left_out_and_the_others_sent(shop: Shop
     sent = shop.send_again("--all")
     assert sent.exit_code == 0
     assert sorted(filter(None, shop.values())) == [b"1", b"2"]
-    assert "Left out, because the topic long-gone no longer exists: 1. Create it, or name another topic" in sent.stderr
-    assert f"Left out, because they came from {shop.dead} itself: 1. Add --to to send them." in sent.stderr
+    assert (
+        "Left out 1 dead letter, because the topic long-gone no longer exists. Create it, or name another topic"
+        in sent.stderr
+    )
+    assert (
+        f"Left out 1 dead letter, because the record came from {shop.dead} itself. Add --to to send such letters."
+        in sent.stderr
+    )
     assert shop.still_open() == ["0:1", "1:0"]
     named = shop.send_again("0:1")
     assert named.exit_code != 0
@@ -285,7 +291,10 @@ def test_what_was_shortened_is_never_sent_again_as_if_it_were_whole(shop: Shop) 
     shop.bury(b"whole")
     sent = shop.send_again("--all")
     assert (sent.exit_code, shop.values()) == (0, [b"whole"])
-    assert sent.stderr == "headway: Left out, because they hold only the beginning of their records: 1.\n"
+    assert (
+        sent.stderr
+        == "headway: Left out 1 dead letter, because only the beginning of the record was kept in the letter.\n"
+    )
     refused = shop.send_again("0:0", "--to", shop.topic)
     assert refused.exit_code == 1
     assert "holds only the beginning of its record" in refused.stderr
@@ -299,7 +308,10 @@ def test_letters_can_go_to_another_topic_and_strays_only_there(shop: Shop) -> No
     shop.producer.flush(20)
     told = shop.send_again("--all", "--dry-run")
     assert told.stdout.startswith("1 dead letter would be sent")
-    assert told.stderr == "headway: Left out, because they do not name their topic: 1. Add --to to send them.\n"
+    assert told.stderr == (
+        "headway: Left out 1 dead letter, because the topic that the record came from is not named. "
+        "Add --to to send such letters.\n"
+    )
     assert shop.send_again("--all", "--to", f"{shop.topic}-other").exit_code == 0
     assert shop.values(f"{shop.topic}-other") == [b"0", b"stray"]
     assert shop.values() == []

@@ -73,7 +73,7 @@ def test_commits_of_a_group_go_to_the_groups_of_the_levels_that_are_said_with_th
     again = offsets("copy", base, base, *levels)
     assert "Left out" not in again.stderr
     fewer = offsets("copy", base, f"{base}-new", "--topic", emails)
-    assert f"Left out, because --topic names others: {reports}." in fewer.stderr
+    assert f"Left out {reports}, because --topic names only other topics." in fewer.stderr
     another = offsets("copy", base, f"{base}-other", "--topic", emails, "--topic", "never-read")
     assert "Nothing is committed for never-read, so there is nothing to copy." in another.stderr
     assert (again.exit_code, "0 commits made, 3 unchanged." in again.stderr) == (0, True)

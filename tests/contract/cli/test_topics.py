@@ -159,5 +159,5 @@ def test_the_topics_of_shared_rate_limits_are_listed_only_with_all(headway_topic
     name = f"headway-rates-{headway_topic}"
     topics("create", name)
     assert listed(name) == []
-    assert "that Headway keeps for itself" in topics("list").stderr
+    assert "that Headway uses internally" in topics("list").stderr
     assert name in topics("list", "--all").stdout

@@ -616,7 +616,7 @@ def test_settings_out_of_bounds_are_refused_before_anything_is_opened(cluster: C
         cluster.consumer("nobody", **{"max.poll.records": 6})
     with pytest.raises(ConfigError, match="'round_robin' is not one of"):
         cluster.consumer("nobody", "round_robin")
-    with pytest.raises(ConfigError, match="strict takes no distributor"):
+    with pytest.raises(ConfigError, match="'strict' takes no distributor"):
         cluster.consumer("nobody", "strict", linear_shares)
     with cluster.consumer("nobody") as consumer, pytest.raises(ConfigError, match="level of the topic 'a' is 3"):
         consumer.subscribe({"a": 3})

@@ -393,7 +393,7 @@ def test_another_4xx_becomes_a_dead_letter_that_says_what_happened(
     assert letter["exception"] == "headway.errors.FatalError"
     assert letter["attempts"] == "1"
     assert letter["message"] == (
-        f"POST {server.url}/bills was answered 404 Not Found. "
+        f"POST {server.url}/bills got the response 404 Not Found. "
         "If this means that the record is done, add the status to `accept`."
     )
 

@@ -242,8 +242,8 @@ REFUSED: list[Refusal] = [
     ({"hand_over_timeout": -5}, "hand_over_timeout is -5; it must be at least 0"),
     ({"rate_limit": float("inf")}, "rate_limit is inf; it must be above 0 and finite"),
     ({"expires_after": 1e306}, "expires_after is 1e\\+306; it must be a number of seconds"),
-    ({"policy": "capacity_burst", "adaptive": True}, "With adaptive=True, fewer records run"),
-    ({"policy": "capacity_burst", "rate_limit": 9.0}, "With rate_limit=9.0, fewer records run"),
+    ({"policy": "capacity_burst", "adaptive": True}, "With adaptive=True, fewer than max_concurrency handlers"),
+    ({"policy": "capacity_burst", "rate_limit": 9.0}, "With rate_limit=9.0, fewer than max_concurrency handlers"),
 ]
 
 

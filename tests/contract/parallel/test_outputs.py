@@ -311,7 +311,9 @@ def test_a_handler_that_yields_is_refused_where_its_outputs_would_go_nowhere(kaf
         yield 1
 
     parallel = consumer(kafka_cluster, topic)
-    with pytest.raises(ConfigError, match=r"The handler .*yields yields, which is possible only with run_and_produce"):
+    with pytest.raises(
+        ConfigError, match=r"The handler .*yields is a generator function, because it yields. Only run_and_produce"
+    ):
         parallel.run(yields)
     assert isinstance(parallel.failure, ConfigError)
 

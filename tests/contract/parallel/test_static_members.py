@@ -89,7 +89,8 @@ def test_a_run_ends_where_another_member_takes_over_its_id(kafka_cluster: Cluste
     try:
         wait_for(lambda: first.error)
         with pytest.raises(
-            KafkaError, match=r"Level 0 cannot continue: .*fenced.* group\.instance\.id, give each consumer an id"
+            KafkaError,
+            match=r"The consumer for level 0 cannot continue: .*fenced.* group\.instance\.id, give each consumer an id",
         ):
             first.stop()
         send(kafka_cluster, topic, [("a", "2")])

@@ -110,7 +110,7 @@ def test_records_that_a_kafka_holds_under_another_path_are_not_removed(tmp_path:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
             assert holder.stdout
             holder.stdout.readline()
-            with pytest.raises(LocalBrokerError, match="in use by a Kafka that was started with another path"):
+            with pytest.raises(LocalBrokerError, match="in use by a broker that was started with another path"):
                 claim(tmp_path / "after", ephemeral=True)
             holder.kill()
         assert (tmp_path / "after" / "node-1" / "record").exists()

@@ -439,7 +439,8 @@ def test_what_was_sent_again_is_sent_once_more_only_if_asked_for() -> None:
     kafka = Kafka(dead_letters(0, 1))
     topic(kafka).remember({0: [0, 1]}, {0: [0]})
     with pytest.raises(
-        ConfigError, match=r"orders-dead 0:0 is already settled: it was sent again, or settled by hand. Nothing was"
+        ConfigError,
+        match=r"orders-dead 0:0 is already settled, by `headway dead send-again` or `headway dead settle`. Nothing was",
     ):
         plan(topic(kafka), LetterPosition(0, 0), LetterPosition(0, 1))
     assert plan(topic(kafka), LetterPosition(0, 0), settled_too=True).size == 1

@@ -81,7 +81,7 @@ def test_a_name_that_kafka_does_not_take_is_not_proposed_for_creation(name: str)
 
 
 def test_a_level_below_0_is_no_topic() -> None:
-    with pytest.raises(ConfigError, match=r"The level -1 of orders does not exist. Levels count from 0"):
+    with pytest.raises(ConfigError, match=r"The level -1 of orders does not exist. Levels are numbered from 0"):
         level_topic("orders", -1)
 
 

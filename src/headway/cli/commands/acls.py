@@ -307,7 +307,7 @@ def schedule(scheduler: str) -> Iterable[Permission]:
 @_TOPICS
 @_LEVELS
 @_CREATE
-@click.option("--delete", is_flag=True, help="Include permissions to delete them.")
+@click.option("--delete", is_flag=True, help="Include permissions to delete the topics.")
 @_role
 def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool) -> Iterable[Permission]:
     """Show the permissions of `headway topics`.
@@ -390,7 +390,10 @@ def _kafka_topics(topics: Iterable[str], levels: int | None) -> list[str]:
 
 def _named(scheduler: str) -> str:
     if not is_topic_name(scheduler):
-        raise ConfigError(f"{scheduler!r} is not a valid scheduler name, because Kafka topics are named after it.")
+        raise ConfigError(
+            f"{scheduler!r} is not a valid scheduler name, because the names of Kafka topics begin with it. Use "
+            "letters, digits, dots, underscores and hyphens."
+        )
     return scheduler
 
 

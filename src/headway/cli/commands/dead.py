@@ -193,19 +193,25 @@ def send_again(
             plan = make_plan(dead, choice, to, kafka_topics, progress)
         if plan.without_topic:
             complaint.say(
-                f"Left out, because they do not name their topic: {plan.without_topic:,}. Add --to to send them."
+                f"Left out {letters(plan.without_topic)}, because the topic that the record came from is not named. "
+                "Add --to to send such letters."
             )
         if plan.shortened:
-            complaint.say(f"Left out, because they hold only the beginning of their records: {plan.shortened:,}.")
+            complaint.say(
+                f"Left out {letters(plan.shortened)}, because only the beginning of the record was kept in the letter."
+            )
         if plan.own:
-            complaint.say(f"Left out, because they came from {topic} itself: {plan.own:,}. Add --to to send them.")
+            complaint.say(
+                f"Left out {letters(plan.own)}, because the record came from {topic} itself. Add --to to send such "
+                "letters."
+            )
         for gone, number in sorted(plan.gone.items()):
             complaint.say(
-                f"Left out, because the topic {gone} no longer exists: {number:,}. Create it, or name another topic "
-                "with --to."
+                f"Left out {letters(number)}, because the topic {gone} no longer exists. Create it, or name another "
+                "topic with --to."
             )
         if plan.empty:
-            complaint.say(f"Left out, because their share groups do not copy records: {plan.empty:,}.")
+            complaint.say(f"Left out {letters(plan.empty)}, because the share group does not copy records.")
         _warn_of_delay_topics(topic, plan.topics)
         if not plan.size:
             left_out = plan.without_topic or plan.shortened or plan.empty or plan.own or plan.gone

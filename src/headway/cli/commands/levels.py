@@ -30,7 +30,9 @@ class DistributorType(click.ParamType[Distributor]):
         if name == "weighted" and all(weight.strip().isdecimal() for weight in weights.split(",")):
             return weighted_shares(*map(int, weights.split(",")))
         return self.fail(
-            f"{value!r} is not exponential, linear, or weighted: with weights, such as weighted:1,2,5.", param, ctx
+            f"{value!r} is not a distribution. Choose exponential, linear, or weights such as weighted:1,2,5.",
+            param,
+            ctx,
         )
 
 

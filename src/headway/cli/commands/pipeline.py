@@ -101,7 +101,7 @@ def find_pipeline(name: str) -> Callable[[Any], Any]:
     if found is None:
         own = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
         near = difflib.get_close_matches(function, own, n=1)
-        hint = f"Did you mean {module_name}:{near[0]}?" if near else "Name a function of it."
+        hint = f"Did you mean {module_name}:{near[0]}?" if near else "Name a function of this module."
         raise ConfigError(f"{module_name} has no {function!r}. {hint}")
     if not callable(found):
         raise ConfigError(
@@ -115,6 +115,8 @@ def _topics(names: Sequence[str], levels: int | None) -> tuple[Sequence[str] | d
     if not any("=" in name for name in names):
         return names, levels or 3
     if levels is not None:
-        raise click.UsageError("--levels is for topics with levels, but each of these names its level. Leave it out.")
+        raise click.UsageError(
+            "--levels is for topics with levels, but these topics are each given their own level. Leave out --levels."
+        )
     priorities = dict(map(topic_and_level, names))
     return priorities, 1 + max(priorities.values())

@@ -44,4 +44,4 @@ def report(parquet: str, output: Path, window: int | None, title: str, master: s
 
         return write_report(spark, parquet, output, title=title, seconds=window)
 
-    click.echo(f"Wrote {output}, about {on_spark('headway report', master, write):,} records.")
+    click.echo(f"Wrote {output}, a report on {on_spark('headway report', master, write):,} records.")

@@ -336,7 +336,7 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
         click.echo(f"{title}: {ladder}  ({len(ladder.delays)} delay topics, {writes:.1f} writes per record)")
     if apply:
         create_topics(connection.config, name, proposed)
-        click.echo("The proposed delay topics are in use: by relays from now on, by schedulers when they next start.")
+        click.echo("Relays use the proposed delay topics from now on. Schedulers use them after their next start.")
 
 
 @schedule.command()
@@ -369,7 +369,7 @@ def report(output: Path, count: int, master: str | None, name: str, connection: 
         return write_occupancy(spark, connection.config, output, name, count)
 
     pending = on_spark("headway schedule report", master, write)
-    click.echo(f"Wrote {output}, about {pending:,} schedules.")
+    click.echo(f"Wrote {output}, a report on {pending:,} schedules.")
 
 
 def _draw(title: str, counts: Mapping[str, int]) -> None:

@@ -132,7 +132,7 @@ def list_(all_of_them: bool, as_json: bool, connection: ConnectionSettings) -> N
         schedulers = ", ".join(each.name for each in schedulers_of(kafka_topics))
         whose = f", among them those of the scheduler {schedulers}" if schedulers else ""
         click.echo(
-            f"Left out: {count(len(own), 'topic')} that Headway keeps for itself{whose}. Add --all to list them too.",
+            f"Left out {count(len(own), 'topic')} that Headway uses internally{whose}. Add --all to list them too.",
             err=True,
         )
     if as_json:

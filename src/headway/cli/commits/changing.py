@@ -124,7 +124,7 @@ def copy(
             raise KafkaError(_nothing_found(source, from_levels, given))
         there = {topic for of_group in committed.values() for topic, _ in of_group}
         if left_out := sorted(there.difference(topic for topic, _ in found)):
-            click.echo(f"Left out, because --topic names others: {', '.join(left_out)}.", err=True)
+            click.echo(f"Left out {', '.join(left_out)}, because --topic names only other topics.", err=True)
         if without := sorted(given.keys() - {topic for topic, _ in found}):
             click.echo(f"Nothing is committed for {', '.join(without)}, so there is nothing to copy.", err=True)
 

@@ -121,7 +121,7 @@ class DeadTopic:
         if offset > end:
             log.warning(
                 "The commit of settled letters for %s, partition %d, belongs to an earlier topic of that name. All "
-                "its letters count as open.",
+                "letters of this partition count as open.",
                 self.name,
                 partition,
             )

@@ -83,7 +83,7 @@ def make_plan(
         elif choice.places:
             raise ConfigError(
                 f"{dead.name} {letter.place} does not name the topic it came from, so nothing was sent. Name a topic "
-                "with --to, or leave it out."
+                "with --to, or remove this letter from the command."
             )
         else:
             plan.without_topic += 1
@@ -100,19 +100,19 @@ def _is_shortened(letter: Letter) -> bool:
 def _require_sendable(dead: str, letter: Letter, choice: Choice) -> None:
     if letter.settled and not choice.settled_too:
         raise ConfigError(
-            f"{dead} {letter.place} is already settled: it was sent again, or settled by hand. Nothing was sent now. "
-            "Leave it out, or add --settled-too to send it anyway."
+            f"{dead} {letter.place} is already settled, by `headway dead send-again` or `headway dead settle`. Nothing "
+            "was sent now. Remove this letter from the command, or add --settled-too to send it anyway."
         )
     if _is_shortened(letter):
         raise ConfigError(
-            f"{dead} {letter.place} holds only the beginning of its record, because the whole was too large. Nothing "
-            "was sent. Leave it out."
+            f"{dead} {letter.place} holds only the beginning of its record, because the full record was too large. "
+            "Nothing was sent. Remove this letter from the command."
         )
     if letter.is_empty:
         raise ConfigError(
             f"{dead} {letter.place} has no key and no value, because its share group does not copy records. Nothing "
-            "was sent. Leave it out, or set errors.deadletterqueue.copy.record.enable for the group, which applies "
-            "to later letters."
+            "was sent. Remove this letter from the command. To copy the records of later letters, set "
+            "errors.deadletterqueue.copy.record.enable for the group."
         )
 
 
@@ -238,7 +238,8 @@ class SendingAgain:
             self._remembered, self._is_unmarked = done, False
         except KafkaError as error:
             self._is_unmarked = True
-            self._complaint.say(f"{letters(done - self._remembered)} sent again still count as open: {error}")
+            sent_again = letters(done - self._remembered)
+            self._complaint.say(f"{sent_again} that were sent again still count as open: {error}")
         self._remembered_at = time.monotonic()
 
 

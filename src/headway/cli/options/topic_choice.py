@@ -76,8 +76,8 @@ def topic_and_level(name: str) -> tuple[str, int]:
     topic, equals, level = name.rpartition("=")
     if not equals or not topic or not level.isdecimal() or len(level) > 3 or int(level) >= MOST_LEVELS:
         raise ConfigError(
-            f"The topic {name} needs a level from 0 to {MOST_LEVELS - 1} after its name, such as {_EXAMPLE}. Either "
-            "every topic has one, or none."
+            f"The topic {name} needs a level from 0 to {MOST_LEVELS - 1} after its name, such as {_EXAMPLE}. Give "
+            "every topic a level, or none of them."
         )
     return topic, int(level)
 
@@ -85,7 +85,7 @@ def topic_and_level(name: str) -> tuple[str, int]:
 def _with_priorities(priorities: Mapping[str, int], kafka_topics: Mapping[str, int], levels: int | None) -> TopicChoice:
     if levels is not None:
         raise ConfigError(
-            "--levels is for topics with levels, but each of these topics has a single level. Leave it out."
+            "--levels is for topics with levels, but these topics are each given their own level. Leave out --levels."
         )
     for topic in priorities:
         if topic not in kafka_topics:

@@ -53,11 +53,11 @@ class OnePartition:
         except BrokenPipeError:
             silence(file.fileno())
         done = f"{count(written, 'record')} written, from offset {start:,} on"
-        return f"{done}; the partition holds {first:,} to {end:,}; nothing was committed"
+        return f"{done}; the partition holds offsets from {first:,} to before {end:,}; nothing was committed"
 
     def _partition(self, topics: TopicChoice) -> TopicPartition:
         if len(topics.names) != 1 or topics.names[0].startswith("^"):
-            raise click.UsageError("--partition reads one topic. Name only that topic.")
+            raise click.UsageError("--partition reads a partition of one topic. Name only one topic.")
         [name] = topics.names
         if topics.priorities is not None:
             if self.level not in (None, own := topics.priorities[name]):
@@ -77,7 +77,9 @@ class OnePartition:
             return catalog.at(max(0, Moment().convert(self.begin, None, None)), [at])[at]
         start = int(self.begin[:20])
         if not first <= start <= end:
-            raise ConfigError(f"The offset {start} is not in {name_of(at)}, which holds {first} to {end}.")
+            raise ConfigError(
+                f"The offset {start} is not in {name_of(at)}. Choose an offset from {first} to {end}, the end."
+            )
         return start
 
 

@@ -112,14 +112,14 @@ class Production:
         self._too_long += 1
         self._stopped = self._stop_on_error
         self._complaint.say(
-            f"{place}: Message size too large: {line.size:,} bytes, but a record has at most {self._longest:,}. Raise "
-            "message.max.bytes with -X if the topic accepts larger records."
+            f"{place}: Message size too large: {line.size:,} bytes, but a record can have at most {self._longest:,}. "
+            "Raise message.max.bytes with -X if the topic accepts larger records."
         )
 
     def _reject_line(self, place: LinePosition, reason: ValueError) -> None:
         self._bad += 1
         self._stopped = self._stop_on_error
-        hint = " Nothing after it was sent. Use --on-error skip to leave out such lines." if self._stopped else ""
+        hint = " No later line was sent. Use --on-error skip to leave out such lines." if self._stopped else ""
         self._complaint.say(f"{place}: {reason}.{hint}")
 
     def _reported(self, place: LinePosition, error: Exception | None, metadata: RecordMetadata | None) -> None:

@@ -56,7 +56,7 @@ def schedule_lines(
         for place, line in lines:
             if isinstance(line, LongLine):
                 raise ConfigError(
-                    f"{place}: it has {line.size:,} bytes, but a schedule has at most {MAX_MESSAGE_BYTES:,}."
+                    f"{place}: it has {line.size:,} bytes, but a schedule can have at most {MAX_MESSAGE_BYTES:,}."
                 )
             value = line.rstrip(b"\r\n")
             if rule is not None:

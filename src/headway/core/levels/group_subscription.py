@@ -37,8 +37,8 @@ class GroupSubscription:
         patterns = [topic for each in by_level.values() if not each.suffix for topic in each.topics if topic[:1] == "^"]
         if patterns and len(levels) > 1:
             raise ConfigError(
-                f"The pattern {patterns[0]!r} is given to a level, but one group reads all levels. So patterns of two "
-                "levels could match the same topic. Name the topics, or set group.per.level to true."
+                f"The pattern {patterns[0]!r} is assigned to a level, but one group reads all levels, and patterns of "
+                "two levels could match the same topic. Name the topics, or set group.per.level to true."
             )
         return cls(by_level, _named(dict(enumerate(subscriptions))))
 

@@ -83,7 +83,7 @@ def level_topic(topic: str, level: int) -> str:
         raise ConfigError(f"The level of {topic} is {level!r}; it must be a whole number.") from None
     if number < 0:
         raise ConfigError(
-            f"The level {number} of {topic} does not exist. Levels count from 0, which is the lowest level."
+            f"The level {number} of {topic} does not exist. Levels are numbered from 0, which is the lowest level."
         )
     if not isinstance(topic, str):
         raise ConfigError(f"The topic is {topic!r}; its name must be a string.")

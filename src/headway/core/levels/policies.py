@@ -259,7 +259,7 @@ def check_policy(
         raise ConfigError(f"The policy {name!r} is not one of {', '.join(known[:-1])} and {known[-1]}.")
     if name == "strict" and distributor is not None:
         raise ConfigError(
-            "The policy strict takes no distributor, because the highest level may use all capacity. Leave the "
+            "The policy 'strict' takes no distributor, because the highest level may use all capacity. Leave the "
             "distributor out, or choose another policy."
         )
 

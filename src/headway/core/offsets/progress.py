@@ -75,7 +75,7 @@ class Progress:
             return offsets
         if offsets[0] < self.end:
             raise ValueError(
-                f"Offset {offsets[0]} was received after offset {self.end - 1}: the consumer was moved back."
+                f"Offset {offsets[0]} was received after offset {self.end - 1}: the consumer's position was moved back."
             )
         last = offsets[-1]
         if self._done_ahead:

@@ -180,7 +180,7 @@ class DelayTopicExaminer:
 
     def _report(self, in_use: tuple[int, ...], chosen: tuple[int, ...], delays: Mapping[int, float]) -> None:
         if chosen not in (in_use, self._proposed):
-            log.info("%s `--fit auto` would put them in use.", self._change("would fit better", in_use, chosen, delays))
+            log.info("%s `--fit auto` would use these.", self._change("would fit better", in_use, chosen, delays))
         self._proposed = chosen
 
     def _change(self, verb: str, in_use: tuple[int, ...], chosen: tuple[int, ...], delays: Mapping[int, float]) -> str:

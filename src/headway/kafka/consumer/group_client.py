@@ -131,7 +131,9 @@ class GroupClient:
     @property
     def who(self) -> str:
         """The name of this client, for the beginning of a sentence in a message."""
-        return f"Level {self.levels[0]}" if len(self.levels) == 1 else f"The group {self.group} of all levels"
+        if len(self.levels) == 1:
+            return f"The consumer for level {self.levels[0]}"
+        return f"The consumer in the group {self.group}"
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Use other credentials for all logins from now on. Thread-safe.

@@ -520,9 +520,9 @@ class Membership:
         topic, number = self._addresses.name(next(iter(partitions)))
         group = self._client.group
         log.error(
-            "The start of partition %d of %s could not be committed in the group %s. If the group has a commit of "
-            "the old topic there, it may skip records of the new one: see `headway offsets show %s`. The commit "
-            "failed because of: %s",
+            "The start of partition %d of %s could not be committed in the group %s. If the group still has a commit "
+            "of the old topic for this partition, it may skip records of the new topic: see `headway offsets show "
+            "%s`. The commit failed because of: %s",
             *(number, topic, group, group, next(iter(refusals.values())) if refusals else "no answer."),
         )
 

@@ -119,9 +119,9 @@ class OtherCommits:
             for name, of_one in _by_group(levels, self._own_group).items()
         ]
         return (
-            f"The {other} {group} has commits of {' and '.join(levels)}, and the {owner} {own} has none, so a start "
-            f"would skip these commits. Set {keep}, or copy the commits with `headway offsets copy {copy}`, or start "
-            f"from the beginning with {' and '.join(resets)}."
+            f"The {other} {group} has commits of {' and '.join(levels)}, but the {owner} {own} has none, so the "
+            f"consumer would start without these commits. Set {keep}, or copy the commits with "
+            f"`headway offsets copy {copy}`, or start from the beginning with {' and '.join(resets)}."
         )
 
 

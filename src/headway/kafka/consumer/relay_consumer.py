@@ -237,7 +237,8 @@ class Deletion:
             answers = admin.client.delete_records(asked)
         except ck.KafkaException as error:
             raise KafkaError(
-                f"Records that have left the delay topics could not be deleted: {error.args[0].str()}."
+                f"Records that are no longer needed could not be deleted from the scheduler's topics: "
+                f"{error.args[0].str()}."
             ) from error
         self._asked |= {(each.topic, each.partition): answer for each, answer in answers.items()}
         self._deleted.update(fresh)

@@ -41,7 +41,7 @@ def standing(error: HeadwayError) -> Standing:
 
 
 def not_a_member(who: str) -> KafkaError:
-    """Return the error for a consumer that must not commit, because it is currently not a member of its group."""
-    error = KafkaError(f"{who} is currently not a member of its group.")
+    """Return the error for a consumer that must not commit, because it is not a member of its group at the moment."""
+    error = KafkaError(f"{who} is not a member of its group at the moment.")
     error.__cause__ = ck.KafkaException(ck.KafkaError(ck.KafkaError.ILLEGAL_GENERATION))
     return error

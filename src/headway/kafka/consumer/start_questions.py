@@ -275,10 +275,12 @@ class StartQuestions:
             return
         self._warned_at = now
         log.warning(
-            "The coordinator of the group %s is slow: it %s the commits of %d partitions, which can begin only then. "
-            "The coordinator may be overloaded, or it may delay its answers because this client exceeds a quota.",
+            "The coordinator of the group %s is slow: after %s s, it %s the commits of %d partitions, which cannot be "
+            "read before that. The coordinator may be overloaded, or it may delay its answers because this client "
+            "exceeds a quota.",
             self._group,
-            f"took {now - since:.1f} s to return" if bound == _SLOW else f"has not returned for {now - since:.0f} s",
+            f"{now - since:.1f}" if bound == _SLOW else f"{now - since:.0f}",
+            "returned" if bound == _SLOW else "has not returned",
             len(about.lookups),
         )
 

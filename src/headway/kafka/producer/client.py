@@ -290,8 +290,8 @@ class ProducerClient:
         while self.flush(_CHECK_INTERVAL) and not over():
             if time.monotonic() > deadline:
                 raise KafkaError(
-                    f"Kafka did not acknowledge all records within {within:g} s. Check that its brokers run, and try "
-                    "again."
+                    f"Kafka did not acknowledge all records within {within:g} s. Check that its brokers are up, and "
+                    "try again."
                 )
 
     # The causes of errors

@@ -56,7 +56,7 @@ def _ask(client: ProducerClient, connection: Mapping[str, Any], topic: str, obse
         reason = failures[0].str().rstrip(".") if failures else "no answer came"
         failed = KafkaError(
             f"The brokers' time, on which delays are based, is not known, because no record can be written to {topic} "
-            f"({reason}). Check that the brokers run, and try again."
+            f"({reason}). Check that the brokers are up, and try again."
         )
         if failures:
             failed.__cause__ = ck.KafkaException(failures[0])

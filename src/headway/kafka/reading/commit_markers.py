@@ -242,9 +242,9 @@ class CommitMarkers(Closable):
                 was_created = True
             if took > CREATED_TOPIC_KNOWN_WITHIN:
                 raise KafkaError(
-                    f"Kafka has no topic {self._topic}, where exactly-once delivery keeps its markers, "
-                    f"{CREATED_TOPIC_KNOWN_WITHIN:g} s after it was created. Start again when the brokers know the "
-                    "topic."
+                    f"The brokers still do not know the topic {self._topic} {CREATED_TOPIC_KNOWN_WITHIN:g} s after it "
+                    "was created. Exactly-once delivery keeps its markers in this topic. Start again when "
+                    "`headway topics list` shows the topic."
                 )
             time.sleep(0.02)
         _check_partitions(self._topic, count)

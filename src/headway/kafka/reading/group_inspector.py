@@ -112,7 +112,7 @@ class GroupInspector(Closable):
         except TimeoutError:
             raise KafkaError(
                 f"The coordinator of the group {self.group} did not report within {BROKER_ANSWERS_WITHIN:g} s whether "
-                "the group has members. Check that its broker runs, and try again."
+                "the group has members. Check that the broker that coordinates the group is up, and try again."
             ) from None
         except ck.KafkaException as error:
             if error.args[0].code() in NO_GROUP:
@@ -136,7 +136,8 @@ class GroupInspector(Closable):
             except TimeoutError:
                 raise KafkaError(
                     f"The coordinator of the group {self.group} did not list its commits within "
-                    f"{BROKER_ANSWERS_WITHIN:g} s. Check that its broker runs, and try again."
+                    f"{BROKER_ANSWERS_WITHIN:g} s. Check that the broker that coordinates the group is up, and try "
+                    "again."
                 ) from None
 
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, bytes]]:
@@ -250,8 +251,8 @@ class GroupInspector(Closable):
         if messages or place is None or now - moved <= BROKER_RESTARTS_WITHIN:
             return now if messages else moved
         raise KafkaError(
-            f"No record of partition {place[1]} of {place[0]} arrived for {BROKER_RESTARTS_WITHIN:g} s. Check that its "
-            "broker runs."
+            f"No record of partition {place[1]} of {place[0]} arrived for {BROKER_RESTARTS_WITHIN:g} s. Check that the "
+            "partition's broker is up."
         )
 
     def commit(self, offsets: CommittedOffsets) -> None:

@@ -101,7 +101,7 @@ class LogBounds:
             reason = error.args[0].str().rstrip(".")
             raise KafkaError(
                 f"Kafka did not report within {self._within:g} s where partitions of {_topics(wanted)} begin and end "
-                f"({reason}). Check that their brokers run, and try again."
+                f"({reason}). Check that their brokers are up, and try again."
             ) from error
 
     def _ask_once(self, wanted: Mapping[Partition, OffsetSpec], timeout: float) -> dict[Partition, int]:
@@ -173,7 +173,7 @@ def watermarks(
         raise KafkaError(
             f"Kafka did not report within {within:g} s where partition {number} of {topic} begins and ends "
             f"({error.args[0].str().rstrip('.')}). Check that the partition exists and that its "
-            "broker runs, and try again."
+            "broker is up, and try again."
         ) from error
 
 

@@ -274,8 +274,8 @@ class RangeReader(Closable):
     def _stalled(self, wanted: Range) -> KafkaError:
         return KafkaError(
             f"No record of {name_of(wanted.partition)} at or after offset {wanted.start} arrived for "
-            f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that its broker runs and that the tasks can "
-            "reach it."
+            f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that the partition's broker is up, and "
+            "that the tasks can reach it."
         )
 
 

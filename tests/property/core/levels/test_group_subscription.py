@@ -54,6 +54,6 @@ def test_the_member_of_one_level_reads_that_level_alone(topics: list[str], level
 
 def test_a_pattern_at_one_level_of_a_member_that_reads_several_is_refused() -> None:
     given_levels = by_given_level({"^emails.*": 1, "reports": 0}, 2)
-    with pytest.raises(ConfigError, match=r"The pattern '\^emails\.\*' is given to a level"):
+    with pytest.raises(ConfigError, match=r"The pattern '\^emails\.\*' is assigned to a level"):
         GroupSubscription.of([0, 1], given_levels)
     assert GroupSubscription.of([1], given_levels).reads("emails.urgent", 1)  # a member of its own may
