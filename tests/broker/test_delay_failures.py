@@ -260,7 +260,7 @@ def test_what_ends_a_relay_beside_a_program_is_raised_at_the_end_of_the_block(
 
     monkeypatch.setattr(RelayConsumer, "check", fail)
     with pytest.raises(ZeroDivisionError, match="a bug"), cluster.relay() as relay:
-        wait_until(lambda: "The relay has stopped and delivers nothing anymore: a bug" in caplog.text)
+        wait_until(lambda: "The relay has stopped and no longer delivers anything: a bug" in caplog.text)
     with pytest.raises(ClosedError):
         relay.run()
 

@@ -77,7 +77,7 @@ class ChangeRequest:
     def _not_stored(self, timeout: float) -> KafkaError:
         return KafkaError(
             f"The request about the schedule {self._handle} is not stored yet: Kafka has not answered within "
-            f"{timeout:g} s. It may still be stored later. Check that a broker is running, and try again."
+            f"{timeout:g} s. The request may still be stored later. Check that a broker is running, and try again."
         )
 
 

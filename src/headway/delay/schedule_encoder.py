@@ -155,7 +155,7 @@ def check_later(
 def check_if_pending(if_pending: IfPending, id_: str | None) -> None:
     """Raise `ConfigError` if `if_pending` is given without an id."""
     if id_ is None and if_pending != "replace":
-        raise ConfigError(f"if_pending is {if_pending!r}, which needs an id. Give one, or leave if_pending out.")
+        raise ConfigError(f"if_pending is {if_pending!r}, which needs an id. Give an id, or leave out if_pending.")
 
 
 def check_size(record: OutgoingRecord) -> None:

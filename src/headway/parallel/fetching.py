@@ -146,7 +146,7 @@ class Fetching:
                 if self._engine.state_of(partition) is PartitionState.LEAVING:
                     raise ConfigError(
                         f"Partition {partition.partition} of {partition.topic} at level {partition.level} is about to "
-                        "leave this consumer. Call seek in on_assign of the consumer that it is assigned to."
+                        "be revoked. Call seek in the on_assign callback of the consumer that gets this partition next."
                     )
             self._tried |= {each: tried for each in targets if (tried := self._engine.tried(each))}
             self._engine.revoke(targets)
@@ -500,8 +500,8 @@ class Fetching:
                 start.forget()
             if target := targets[partition] or (start and start.target):
                 log.warning(
-                    "%s left this consumer before the seek to %s was carried out. The partition's next owner will "
-                    "continue at the last commit.",
+                    "%s was revoked before the seek to %s was carried out. The partition's next owner will continue at "
+                    "the last commit.",
                     partition,
                     target,
                 )

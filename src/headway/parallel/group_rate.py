@@ -216,7 +216,7 @@ class GroupRate:
             self._has_warned = True
             log.warning(
                 "The number of partitions that share the rate limit could not be read from Kafka, so no record starts "
-                "yet. It will be tried again: %s",
+                "yet. The read will be tried again: %s",
                 error,
             )
         if not isinstance(error, HeadwayError):

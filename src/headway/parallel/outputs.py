@@ -116,7 +116,7 @@ class HandlerOutputs:
             raise DeliveryError(f"The topic {topic} of an output does not exist. Create it, or correct its name.")
         if count is not None:
             raise DeliveryError(
-                f"An output is for partition {partition} of {topic}, but its partitions are 0 to {count - 1}."
+                f"An output is for partition {partition} of {topic}, but that topic has partitions 0 to {count - 1}."
             )
 
     def delivered(self, output: HandlerOutput, message: Any) -> None:

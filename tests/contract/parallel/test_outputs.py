@@ -164,7 +164,7 @@ IMPOSSIBLE: dict[str, tuple[Callable[[str], Any], str]] = {
     "no such level": (lambda out: ProducerRecord(out, b"v", level=7), "-7 of an output does not exist"),
     "no such partition": (
         lambda out: ProducerRecord(out, b"v", partition=9),
-        "partition 9 of .*, but its partitions are 0 to 3",
+        "partition 9 of .*, but that topic has partitions 0 to 3",
     ),
 }
 

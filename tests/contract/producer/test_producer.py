@@ -197,7 +197,7 @@ def test_who_waits_for_a_record_to_a_missing_topic_is_told_so_and_it_goes_once_t
             told = str(late.value)
         assert told == (
             f"A record for {headway_topic} at level 0 was not delivered within 0.2 s, because Kafka has no topic "
-            f"{missing}; it can still be delivered once the topic exists. {how} Or correct the topic's name."
+            f"{missing}. The record can still be delivered once the topic exists. {how} Or correct the topic's name."
         )
         create_topic(settings, headway_topic, levels=2 if has_levels else None)
         assert sent.result(60).offset == 0

@@ -277,8 +277,8 @@ def _warn_of_delay_topics(topic: str, targets: Mapping[str, int]) -> None:
     with suppress(ConfigError):  # the topic does not belong to a scheduler
         if TopicNames(topic.removesuffix(".dead")).delay_topics_of(targets):
             click.echo(
-                "From delay topics, a relay delivers them to the topics that they were scheduled for. If those are "
-                "wrong or do not exist, name another one with --to.",
+                "Some letters go back to delay topics. From there, a relay delivers each of them to the topic that it "
+                "was scheduled for. If that topic is wrong or does not exist, name another topic with --to.",
                 err=True,
             )
 

@@ -84,8 +84,8 @@ def kafka_options(command: F) -> F:
         "-b",
         "--bootstrap-servers",
         metavar="HOST:PORT,…",
-        help=f"Where Kafka is. [env {SERVERS_VARIABLE}; default: the broker of `headway broker start`, or "
-        f"{LAST_RESORT}]",
+        help=f"The addresses of Kafka's brokers. [env {SERVERS_VARIABLE}; default: the broker of `headway broker "
+        f"start`, or {LAST_RESORT}]",
     )
     @click.option(
         "-X",

@@ -11,7 +11,7 @@ Encode = Callable[[ConsumerRecord], bytes]
 
 
 def text_line(record: ConsumerRecord) -> bytes:
-    """Format a record as its value, or as an empty line if it has none."""
+    """Format a record as its value, or as an empty line if the record has no value."""
     return (record.raw_value or b"") + b"\n"
 
 

@@ -62,7 +62,7 @@ class DelayTopicFitter:
             raise ConfigError(f"fit is {mode!r}; it must be 'off', 'report' or 'auto'.")
         check_whole("max_delay_topics", most, 2)
         if most > MOST_OF_A_LADDER:
-            raise ConfigError(f"max_delay_topics is {most}; it must be at most {MOST_OF_A_LADDER}, the largest ladder.")
+            raise ConfigError(f"max_delay_topics is {most}; it must be at most {MOST_OF_A_LADDER}.")
         check_above_zero("retire_after", retire_after)
         if retire_after > LATEST // 1000:
             raise ConfigError(f"retire_after is {retire_after}; it must be a number of seconds up to {LATEST // 1000}.")

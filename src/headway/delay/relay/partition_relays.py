@@ -92,7 +92,9 @@ class PartitionRelays:
                 others.append(message)
                 continue
             if self._was_recreated(place, message.offset()):
-                raise KafkaError(f"{place[0]} restarts at offset {message.offset()}, so the topic was recreated.")
+                raise KafkaError(
+                    f"The log of {place[0]} begins again at offset {message.offset()}, so the topic was recreated."
+                )
             if delay_topic is None:
                 relay.command(message.offset(), command_from(message), now)
             else:

@@ -477,7 +477,7 @@ class Relay(Closable):
 
 def _log_failure(ended: Future[None]) -> None:
     if error := ended.exception():
-        log.error("The relay has stopped and delivers nothing anymore: %s", error)
+        log.error("The relay has stopped and no longer delivers anything: %s", error)
 
 
 def await_topics(

@@ -76,8 +76,8 @@ class Process:
             if is_closing():
                 raise EOFError from error
             raise HandlerProcessError(
-                f"A process for the handler {self._how_it_ended()} before it was ready. It imports the program's main "
-                "module, so code of that module that starts the program must be guarded by "
+                f"A process for the handler {self._how_it_ended()} before it was ready. Such a process imports the "
+                "program's main module, so the code in this module that starts the program must be guarded by "
                 '`if __name__ == "__main__":`.'
             ) from error
         if isinstance(refusal, LifespanError):

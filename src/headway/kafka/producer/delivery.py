@@ -393,9 +393,10 @@ class DeliveryFuture(Future[RecordMetadata]):
         to = self.destination
         late = f"A record for {to.topic} at level {to.level} was not delivered within {timeout:g} s"
         if to.client.is_missing(to.kafka_topic):
-            why = f"because Kafka has no topic {to.kafka_topic}; it can still be delivered once the topic exists"
-            return TimeoutError(f"{late}, {why}. {_remedy(to)}")
-        return TimeoutError(f"{late}; it may still be delivered{to.client.because()}.")
+            why = f"because Kafka has no topic {to.kafka_topic}"
+            later = "The record can still be delivered once the topic exists"
+            return TimeoutError(f"{late}, {why}. {later}. {_remedy(to)}")
+        return TimeoutError(f"{late}{to.client.because()}. The record may still be delivered.")
 
     def cancel(self) -> bool:
         """Return False, because a sent record cannot be recalled."""

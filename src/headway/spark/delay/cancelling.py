@@ -46,8 +46,8 @@ def cancel_where(
     if unanswered := counts.pop(_UNANSWERED, 0):
         raise NoRelayError(
             f"Of {counts.total() + unanswered:,} cancellations, {unanswered:,} were not answered within {timeout:g} s. "
-            "They are stored, and will be settled as soon as a relay runs (`headway relay`). To learn the outcome, "
-            "call cancel_where again after that."
+            "The unanswered ones are stored, and will be settled as soon as a relay runs (`headway relay`). To get "
+            "their outcome, call cancel_where again after that."
         )
     return {Settled(outcome): count for outcome, count in counts.items()}
 

@@ -43,7 +43,7 @@ _LAST_SECOND = 253_370_764_799
 """The last second of the year 9998. Python cannot represent times after the year 9999, whatever the time zone, so later
 times are refused one year before that limit."""
 
-_ACCURACY = 1_000  # percentile_approx has an error of at most 1 part in this number
+_ACCURACY = 1_000  # the error of percentile_approx is at most 1 divided by this number
 _MOST_WINDOWS = 60
 _SIZES = (1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400)
 

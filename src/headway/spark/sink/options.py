@@ -42,7 +42,7 @@ TARGETS = "headway.topics"
 
 _VERSION = "a number that grows with each write"
 
-# Settings of librdkafka that users cannot set, because the option delivery determines them.
+# Settings of librdkafka that users cannot set, because the option `delivery` determines them.
 _OWN = ("transactional.id", "enable.idempotence", "allow.auto.create.topics", "delivery.report.only.error")
 
 
@@ -204,7 +204,7 @@ def topics_of(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
 
 
 def _check_priorities(priorities: Mapping[str, int], names: Collection[str], options: SinkOptions) -> None:
-    """Raise `ConfigError` if the option priorities and the columns do not determine the topic of each row."""
+    """Raise `ConfigError` if the option `priorities` and the columns do not determine the topic of each row."""
     if options.topic is not None:
         raise ConfigError(
             "The option `topic` sends all rows to one topic, but `priorities` gives each level its own topic. Remove "

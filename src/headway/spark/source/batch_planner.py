@@ -97,7 +97,8 @@ class BatchPlanner:
         start, losses = bridge(begin, self.seen, self._starts(begin, self.seen))
         if losses and self._options.fail_on_data_loss:
             raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")
-        # In a new partition, the end is the start, so that Spark's log has the start of the partition's first range.
+        # In a new partition, the end offset is set to the start offset, so that Spark's log has the start of the
+        # partition's first range.
         end = {at: stop if at in begin.offsets else start[at] for at, stop in self.seen.offsets.items()}
         now = time.monotonic()
         if restarted := [at for at, offset in start.items() if begin.offsets.get(at) != offset]:
@@ -165,7 +166,7 @@ class BatchPlanner:
     def _with_unfinished(self, begin: StreamOffset, seen: StreamOffset) -> StreamOffset:
         """Raise each end offset that is below the offset that the query has reached, if Kafka still has that offset.
 
-        A query that is restarted with the option isolation changed to read_committed may already have read records of
+        A query that is restarted with `isolation` changed to read_committed may already have read records of
         transactions that are still open.
         """
         behind = [

@@ -144,4 +144,4 @@ def _refuse_other_partitions(name: str, given: Collection[TopicPartition], there
             "means the first offset, and -1 the end."
         )
     if unknown:
-        raise ConfigError(f"The option `{name}` names {name_of(unknown[0])}, which is not selected. Leave it out.")
+        raise ConfigError(f"The option `{name}` names {name_of(unknown[0])}, which is not selected. Remove it.")

@@ -81,8 +81,8 @@ def _pattern(value: str) -> str:
         re.compile(value)
     except re.error as error:
         raise ConfigError(
-            f"The option `subscribePattern` is {value!r}, which is not a valid regular expression: {error}. It must "
-            "match the whole name of a topic, without its level, such as shop_.*."
+            f"The option `subscribePattern` is {value!r}, which is not a valid regular expression: {error}. The "
+            "expression must match the whole name of a topic, without its level, such as shop_.*."
         ) from None
     return value
 
@@ -118,6 +118,7 @@ def _only(assigned: Mapping[str, tuple[int, ...]], found: TopicLevels, levels: i
         if (there := levels_of[topic, partition]) < levels:
             raise KafkaError(
                 f"The option `assign` names partition {partition} of {topic}, which {levels - there} of its {levels} "
-                "levels do not have. Leave it out, or give every level the same number of partitions."
+                "levels do not have. Remove this partition from the option, or give every level the same number of "
+                "partitions."
             )
     return TopicLevels(kept, found.topic_ids)
