@@ -144,9 +144,13 @@ class TogetherWhatShares(LoadScopeScheduling):  # type: ignore[misc]
             return "spark"
         if file.startswith(_OF_THE_DEFAULT_SCHEDULER):
             return "default scheduler"
+        if file.startswith(_OF_MIRROR_MAKER):
+            return "mirror maker"
         return _shared_by(self.config.rootpath / file) or nodeid
 
 
+# MirrorMaker's topic has a fixed name, and while it exists no map of the Java parallel consumer is used.
+_OF_MIRROR_MAKER = "tests/contract/parallel/test_copied_commits.py"
 _OF_THE_DEFAULT_SCHEDULER = ("tests/contract/testing/", "tests/contract/delay/test_docs.py")
 
 
