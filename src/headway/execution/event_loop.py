@@ -12,7 +12,7 @@ from headway.core.user_errors import description_of
 from headway.execution.executor import Executor, HandlerCalls, not_noted
 from headway.execution.jobs import Job
 from headway.execution.time_limit import limit_coroutine
-from headway.runtime.precise_loop import precise_event_loop
+from headway.runtime.handler_loops import handler_event_loop
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self, name: str | None = None) -> None:
-        self.loop = precise_event_loop()
+        self.loop = handler_event_loop()
         self._ended = self.loop.create_future()
         self._loop_thread = threading.Thread(
             target=_serve, args=(self.loop, self._ended), name=name or "headway-event-loop", daemon=True

@@ -1,13 +1,15 @@
-"""An asyncio event loop with exact timers.
+"""The event loops in which handlers run: uvloop's if it is installed, otherwise asyncio's own with exact timers.
+
+uvloop takes a fifth less CPU for a record whose handler sleeps for 10 ms. Its timers are rounded to milliseconds.
 
 Python calls Linux's epoll with a timeout that is rounded up to whole milliseconds. So each `sleep`, timeout and retry
-of a handler would be half a millisecond late on average, which is 5 % of 10 ms. `select` is precise to a microsecond,
-but slow with many descriptors. Therefore this loop calls `select` with a single descriptor, the descriptor of the epoll
-object itself.
+of a handler would be half a millisecond late on average, which is 5 % of 10 ms. `select` is precise to microseconds,
+but slow with many descriptors. Therefore `select` waits here for a single descriptor, which is that of the epoll object
+itself.
 
-No wait is shorter than 0.3 ms. With a thousand timers, some timer is due at almost any moment, and running one
-iteration of the loop for each timer would cost more than the handlers. With 1,000 handlers that sleep for 10 ms, this
-loop handles 70k records/s with the minimum wait and 62k without it; a loop that waits with epoll handles 65k.
+No wait is shorter than 0.3 ms. With a thousand timers, some timer is due at any moment, and one iteration of the loop
+for each timer would cost more than the handlers. With 1,000 handlers that sleep for 10 ms, this loop handles 70k
+records/s with the minimum wait and 62k without it; a loop that waits with epoll handles 65k.
 """
 
 import asyncio
@@ -34,3 +36,13 @@ if sys.platform == "linux" and hasattr(selectors, "EpollSelector"):
 
 else:
     precise_event_loop = asyncio.new_event_loop
+
+
+def handler_event_loop() -> asyncio.AbstractEventLoop:
+    """Create an event loop for handlers."""
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return precise_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

@@ -5,7 +5,7 @@ import threading
 from functools import cache, partial
 
 from headway.execution.event_loop import run_whatever_is_raised
-from headway.runtime.precise_loop import precise_event_loop
+from headway.runtime.handler_loops import handler_event_loop
 
 LOOP_ANSWERS_WITHIN = 10.0  # the loop has this many seconds to run a callback
 
@@ -16,7 +16,7 @@ def handler_loop() -> asyncio.AbstractEventLoop:
 
     The loop runs until the worker ends, so connections that a handler opens in one task can be used in the next.
     """
-    loop = precise_event_loop()
+    loop = handler_event_loop()
     serve = partial(run_whatever_is_raised, loop, loop.create_future())
     threading.Thread(target=serve, name="headway-stage-loop", daemon=True).start()
     return loop
