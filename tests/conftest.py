@@ -20,7 +20,7 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from headway.broker import LocalBroker
-from headway.runtime.compiled import outdated_modules
+from headway.runtime.compiled import is_compiled, outdated_modules
 from tests.one_broker import BrokerOfTheRun, broker_for
 from tests.processor_time import ProcessorTime
 from tests.quick_choice import leave_the_rest_to_test_all
@@ -29,6 +29,10 @@ from tests.time_limit import TimeLimit
 # A test run in the background ignores Ctrl-C, and all that it starts would too; what Ctrl-C does is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The run in plain Python is also the one without uvloop, so that two runs cover both.
+if not is_compiled():
+    sys.modules["uvloop"] = None  # type: ignore[assignment]
 
 # Programs that tests start: they read their arguments when they are imported.
 collect_ignore = ["broker/secrets_program.py", "spark/programs/secrets.py"]

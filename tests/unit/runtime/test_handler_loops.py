@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from headway.runtime.handler_loops import handler_event_loop, precise_event_loop
 
@@ -39,9 +40,10 @@ def test_what_other_threads_ask_for_still_wakes_the_loop_at_once(make: Callable[
 
 
 def test_handlers_run_in_uvloop_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", uvloop)
     loop = handler_event_loop()
     loop.close()
-    assert type(loop).__module__.startswith("uvloop")
+    assert isinstance(loop, uvloop.Loop)
     monkeypatch.setitem(sys.modules, "uvloop", None)  # as where it is not installed
     loop = handler_event_loop()
     loop.close()
