@@ -17,11 +17,9 @@ def is_compiled() -> bool:
 def outdated_modules() -> Sequence[Path]:
     """Return the sources that were changed after they were compiled, so that Python runs the old code."""
     compiled = [path for suffix in EXTENSION_SUFFIXES for path in Path(__file__).parents[1].rglob(f"*{suffix}")]
-    sources = {path: path.with_name(path.name.partition(".")[0] + ".py") for path in compiled}
+    sources = [
+        (path, path.with_name(path.name.partition(".")[0] + suffix)) for path in compiled for suffix in (".py", ".c")
+    ]
     return sorted(
-        {
-            source
-            for path, source in sources.items()
-            if source.exists() and source.stat().st_mtime > path.stat().st_mtime
-        }
+        {source for path, source in sources if source.exists() and source.stat().st_mtime > path.stat().st_mtime}
     )

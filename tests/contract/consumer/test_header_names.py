@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from contextlib import closing
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from confluent_kafka.serialization import Deserializer
@@ -15,9 +15,9 @@ from headway.cli.records.record_lines import record_json
 from headway.core.delay.schedule import Schedule
 from headway.dead_letters import PREFIX
 from headway.delay.records import fetched_from
+from headway.kafka.reading.arrow_columns import columns_of
 from headway.kafka.reading.range_reader import Range, RangeReader
 from headway.records.record_types import Message, TopicPartition, headers_of
-from headway.spark.source.schema import record_batch
 from headway.testing.outcome import dead_letter_of
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import send, wait_for
@@ -129,10 +129,7 @@ def test_a_relay_reads_the_schedule_of_a_record(mock_cluster: Cluster, topic: st
 
 def test_a_spark_source_and_the_readers_of_dead_letters_have_the_others(mock_cluster: Cluster, topic: str) -> None:
     found = message(mock_cluster, topic, *ODD, (f"{PREFIX}reason".encode(), b"why"))
-    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    batch = record_batch(
-        [(TopicPartition(topic, partition=0), cast(Any, [found]))], pa.schema([("headers", pa.list_(pair))])
-    )
+    batch = columns_of([found], headers=True)  # type: ignore[list-item]  # the function of the tests returns the protocol
     all_of_them = [*OTHERS, (f"{PREFIX}reason", b"why")]
     assert [(each["key"], each["value"]) for each in batch["headers"][0].as_py()] == all_of_them
     letter = Letter.of(found, settled=False)

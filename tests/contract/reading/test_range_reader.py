@@ -4,7 +4,7 @@ import json
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 import confluent_kafka as ck
@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
+from headway.kafka.binding.columns import IS_COMPILED, RecordRun
 from headway.kafka.reading import range_reader
 from headway.kafka.reading.range_reader import Range, RangeReader, fetched_ahead
 from headway.records.record_types import TopicPartition
@@ -38,32 +39,51 @@ def fill(brokers: MockBrokers, records: int, partition: int = 0) -> None:
     producer.close()
 
 
-def count(brokers: MockBrokers, wanted: list[Range], *, skip_lost: bool) -> int:
+def offsets_of(records: Sequence[ck.Message] | RecordRun) -> list[int | None]:
+    if isinstance(records, RecordRun):
+        return list(memoryview(records.offsets).cast("q")[records.start : records.end])
+    return [record.offset() for record in records]
+
+
+Read = Callable[..., Iterator[tuple[TopicPartition, Sequence[ck.Message] | RecordRun]]]
+
+
+@pytest.fixture(params=["messages", "columns"])
+def read_with(request: pytest.FixtureRequest) -> Read:
+    """Each of the two ways to read: a method of the reader."""
+    if request.param == "messages":
+        return RangeReader.read
+    if not IS_COMPILED:
+        pytest.skip("the C module that makes columns is not compiled")
+    return RangeReader.read_columns
+
+
+def count(brokers: MockBrokers, wanted: list[Range], read_with: Read, *, skip_lost: bool) -> int:
     """How many records of the ranges are read."""
     with RangeReader({"bootstrap.servers": brokers.bootstrap_servers}, skip_lost=skip_lost) as reader:
-        return sum(len(records) for _, records in reader.read(wanted))
+        return sum(len(records) for _, records in read_with(reader, wanted))
 
 
 @pytest.mark.parametrize("skip_lost", [False, True])
 @pytest.mark.parametrize("records", [100, 20_000])
 def test_who_may_read_the_topics_and_not_the_group_reads_all(
-    brokers: MockBrokers, records: int, skip_lost: bool
+    brokers: MockBrokers, read_with: Read, records: int, skip_lost: bool
 ) -> None:
     fill(brokers, records)
     brokers.refuse(FIND_COORDINATOR, ck.KafkaError.GROUP_AUTHORIZATION_FAILED)
-    assert count(brokers, [Range(ORDERS, 0, records)], skip_lost=skip_lost) == records
+    assert count(brokers, [Range(ORDERS, 0, records)], read_with, skip_lost=skip_lost) == records
 
 
-def test_what_may_not_be_read_is_not_skipped_as_lost(brokers: MockBrokers) -> None:
+def test_what_may_not_be_read_is_not_skipped_as_lost(brokers: MockBrokers, read_with: Read) -> None:
     fill(brokers, 100)
     brokers.refuse(FETCH, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(KafkaError, match=r"^The topic orders-0 cannot be read: .* authorized\. Grant Read"):
-        count(brokers, [Range(ORDERS, 0, 100)], skip_lost=True)
+        count(brokers, [Range(ORDERS, 0, 100)], read_with, skip_lost=True)
 
 
 @pytest.mark.kafka
 def test_what_is_lost_from_the_start_of_a_range_is_skipped_with_a_warning_and_compaction_is_none(
-    kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture
+    kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture, read_with: Read
 ) -> None:
     topic = kafka_cluster.topic(levels=1)
     at, address = TopicPartition(topic, partition=0), {"bootstrap.servers": kafka_cluster.bootstrap_servers}
@@ -78,7 +98,7 @@ def test_what_is_lost_from_the_start_of_a_range_is_skipped_with_a_warning_and_co
 
     def read(start: int, end: int) -> list[int | None]:
         with RangeReader(address, skip_lost=True) as reader:
-            return [record.offset() for _, records in reader.read([Range(at, start, end)]) for record in records]
+            return [each for _, records in read_with(reader, [Range(at, start, end)]) for each in offsets_of(records)]
 
     assert read(6, 10) == [7, 8, 9]
     assert not caplog.messages
@@ -140,7 +160,7 @@ def growing(brokers: MockBrokers) -> Iterator[threading.Thread]:
 
 
 def test_a_partition_that_gives_nothing_is_given_up_although_another_has_ever_more_behind_its_range(
-    brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch
+    brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch, read_with: Read
 ) -> None:
     monkeypatch.setattr(range_reader, "STALL_TIMEOUT_S", 0.5)
     fill(brokers, 10)
@@ -149,7 +169,7 @@ def test_a_partition_that_gives_nothing_is_given_up_although_another_has_ever_mo
     wanted = [Range(ORDERS, 0, 10), Range(TopicPartition("orders", partition=1), 0, 10)]
     with growing(brokers) as producing:
         with pytest.raises(KafkaError, match=r"^No record of partition 1 of .* orders-0 at or after offset 0 arrived "):
-            count(brokers, wanted, skip_lost=False)
+            count(brokers, wanted, read_with, skip_lost=False)
         assert producing.is_alive()
 
 
@@ -179,7 +199,7 @@ def test_of_a_long_partition_not_much_more_is_fetched_than_its_short_range(kafka
 @pytest.mark.kafka
 @pytest.mark.parametrize(("together", "most"), [(1, 1), (60, 3), (20_000, 500)])
 def test_all_of_each_range_comes_in_its_order_however_many_are_open(
-    kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, together: int, most: int
+    kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, read_with: Read, together: int, most: int
 ) -> None:
     monkeypatch.setattr("headway.kafka.reading.range_reader.TOGETHER", together)
     monkeypatch.setattr("headway.kafka.reading.range_reader.MOST_TOGETHER", most)
@@ -193,10 +213,10 @@ def test_all_of_each_range_comes_in_its_order_however_many_are_open(
             bounds = [sorted(chosen.sample(range(records + 1), 2)) for _ in range(30)]
             wanted = [Range(TopicPartition(topic, partition=chosen.randrange(PARTITIONS)), *each) for each in bounds]
             found: dict[TopicPartition, list[int | None]] = defaultdict(list)
-            for partition, messages in reader.read(wanted, batch=chosen.choice([3, 50, 5_000])):
-                found[partition] += [message.offset() for message in messages]
+            for partition, records_of_it in read_with(reader, wanted, batch=chosen.choice([3, 50, 5_000])):
+                found[partition] += offsets_of(records_of_it)
             expected: dict[TopicPartition, list[int | None]] = defaultdict(list)
             for item in wanted:
                 expected[item.partition] += range(item.start, item.end)
             assert found == expected
-            next(reader.read(wanted))  # one that is left in its midst is in nobody's way
+            next(read_with(reader, wanted))  # one that is left in its midst is in nobody's way

@@ -344,14 +344,15 @@ def forward_back(queue: object, served: object) -> None:
     lib.rd_kafka_queue_forward(queue, served)
 
 
-def start_reading(consumer: Consumer, partition: Partition, offset: int) -> bool:
+def start_reading(consumer: Consumer, partition: Partition, offset: int, queue: int | None = None) -> bool:
     """Start to fetch a partition at this offset, with a consumer that is not a member of a group.
 
-    Returns False if librdkafka does not accept the offset.
+    The messages arrive in `queue`, or by default in the consumer's common queue. Returns False if librdkafka does not
+    accept the offset.
     """
     handle = handle_of(consumer)
-    with _topic(handle, partition[0]) as topic, _consumer_queue(handle) as queue:
-        return bool(lib.rd_kafka_consume_start_queue(topic, partition[1], offset, queue) == 0)
+    with _topic(handle, partition[0]) as topic, _consumer_queue(handle) as common:
+        return bool(lib.rd_kafka_consume_start_queue(topic, partition[1], offset, queue or common) == 0)
 
 
 def stop_reading(consumer: Consumer, partition: Partition) -> None:

@@ -5,26 +5,28 @@ position reaches the end of the range, not after a certain number of records, be
 leave offsets without a record.
 """
 
+import itertools
 import logging
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from operator import methodcaller
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka import Message
 
 from headway.errors import KafkaError
 from headway.kafka.admin import describe
+from headway.kafka.binding.columns import ColumnQueue, RecordRun
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.unpacking import Unpacking, is_not_unpacked
 from headway.kafka.missing_permissions import why_not_readable
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.topic_naming import kafka_topic
 from headway.kafka.reading.unjoined_consumer import OURS as UNJOINED
-from headway.kafka.reading.unjoined_consumer import unjoined_consumer
+from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
 from headway.records.record_types import TopicPartition
 from headway.runtime.lifecycle import Closable
 from headway.settings.config import Config
@@ -42,6 +44,8 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Sized)
 
 Offsets = dict[TopicPartition, int]
 """The next offset to read of each partition."""
@@ -95,6 +99,7 @@ _LIKELY_SIZE = 64  # the assumed size of a record in bytes; if the records are l
 # The smallest and the largest limit for the bytes of one partition in a fetch. The largest is librdkafka's default.
 _LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576
 _FEW = 128  # messages
+_WITHIN = 0.05  # seconds that one call waits for messages
 
 
 class Range(NamedTuple):
@@ -167,6 +172,75 @@ class _Window:
             del self.open[place]
 
 
+class _Arrival(NamedTuple, Generic[R]):
+    """Consecutive records of one partition, or an event that has an error. In that case, `records` is None.
+
+    `first` and `last` are the offsets of the first and the last record, or both are the offset of the event.
+    """
+
+    place: _KafkaPartition
+    first: int
+    last: int
+    records: R | None
+    event: Message | None = None
+
+
+class _Source(Protocol[R]):
+    """Starts partitions, and takes what librdkafka has fetched from them."""
+
+    def start(self, item: Range) -> None: ...
+
+    def take(self, most: int, *, alone: bool) -> list[_Arrival[R]]:
+        """Return the next messages. If `alone` is True, only one range is being read."""
+
+    def between(self, records: R, first: int, end: int) -> R:
+        """Return the records at or after the offset `first` and before the offset `end`."""
+
+
+class _Messages:
+    """Takes each record as a message, with the binding's `consume`."""
+
+    def __init__(self, consumer: UnjoinedConsumer) -> None:
+        self._consumer = consumer
+
+    def start(self, item: Range) -> None:
+        self._consumer.start(*_place(item), item.start)
+
+    def take(self, most: int, *, alone: bool) -> list[_Arrival[list[Message]]]:
+        messages = self._consumer.consume(most, _WITHIN)
+        if any(map(Message.error, messages)):
+            return _between_events(messages)
+        return [_of_messages(place, group) for place, group in _by_place(messages, alone=alone)]
+
+    def between(self, records: list[Message], first: int, end: int) -> list[Message]:
+        offset = methodcaller("offset")
+        start, stop = (bisect_left(records, bound, key=offset) for bound in (first, end))
+        return records[start:stop]
+
+
+class _Runs:
+    """Takes records as Arrow columns, from a queue that only the partitions use."""
+
+    def __init__(self, consumer: UnjoinedConsumer) -> None:
+        self._consumer = consumer
+        self.queue = ColumnQueue(consumer)
+
+    def start(self, item: Range) -> None:
+        self._consumer.start(*_place(item), item.start, self.queue.address)
+
+    def take(self, most: int, *, alone: bool) -> list[_Arrival[RecordRun]]:
+        found = self.queue.take(most, _WITHIN)
+        arrivals = [
+            _of_event(each) if isinstance(each, Message) else _Arrival(each.place, each.first, each.last, each)
+            for each in found
+        ]
+        # Events of the client itself arrive in its common queue, and only the binding can call their callbacks.
+        return arrivals + [_of_event(each) for each in self._consumer.consume(_FEW, 0) if each.error()]
+
+    def between(self, records: RecordRun, first: int, end: int) -> RecordRun:
+        return records.between(first, end)
+
+
 class RangeReader(Closable):
     """Reads ranges of records with a client that is not a member of any group.
 
@@ -180,9 +254,12 @@ class RangeReader(Closable):
         self._connection = Connection()
         ours = {**OURS, "auto.offset.reset": "earliest" if skip_lost else "error"}
         self._consumer = unjoined_consumer({**DEFAULTS, **config, **ours}, self._connection)
+        self._runs: _Runs | None = None
 
     def close(self) -> None:
         """Close the connections."""
+        if self._runs:
+            self._runs.queue.close()
         self._consumer.close()
 
     def read(self, wanted: Sequence[Range], batch: int = 5_000) -> Iterator[tuple[TopicPartition, list[Message]]]:
@@ -192,61 +269,62 @@ class RangeReader(Closable):
         arrives for `STALL_TIMEOUT_S`. Raises `AuthenticationError` if the brokers refuse the login, and
         `AuthorizationError` if this client is not permitted to read a topic.
         """
+        return self._read(_Messages(self._consumer), wanted, batch)
+
+    def read_columns(self, wanted: Sequence[Range], batch: int = 5_000) -> Iterator[tuple[TopicPartition, RecordRun]]:
+        """Yield the records of the ranges as Arrow columns, without their headers.
+
+        This needs a fifth of the time of `read`, and is possible if `columns.IS_COMPILED`. In all other respects, it is
+        the same as `read`.
+        """
+        self._runs = self._runs or _Runs(self._consumer)
+        return self._read(self._runs, wanted, batch)
+
+    def _read(self, source: _Source[R], wanted: Sequence[Range], batch: int) -> Iterator[tuple[TopicPartition, R]]:
         self._consumer.assign([])  # stops partitions that an earlier, unfinished call was reading
         self._consumer.find_leaders({kafka_topic(item.partition) for item in wanted})  # one request for all topics
         window = _Window(wanted)
         longest = max((item.length for item in wanted), default=0)
         moved = time.monotonic()
-        while window.fill(self._start):
+        while window.fill(source.start):
             # Few messages are requested at a time, because messages after the end of a range are useless, and
             # additional calls cost little.
-            messages = self._consumer.consume(min(batch, window.left, max(_FEW, longest)), 0.05)
+            most = min(batch, window.left, max(_FEW, longest))
+            arrivals = source.take(most, alone=len(window.open) == 1)
             self._connection.check(self._consumer)
-            has_errors = any(map(Message.error, messages))
-            for place, group in _by_place(messages, alone=len(window.open) == 1 and not has_errors):
-                if (item := window.open.get(place)) is None:
+            for arrival in arrivals:
+                if (item := window.open.get(arrival.place)) is None:
                     continue  # this range has ended, but the same fetch returned later records as well
-                errors = list(filter(Message.error, group)) if has_errors else []
-                records = _records_within(item, group, errors)
-                if self._skip_lost and (group[0].offset() or 0) > item.start:
+                if self._skip_lost and arrival.first > item.start:
                     self._warn_if_aged_out(item)
-                if records:
-                    yield item.partition, records
-                rest = self._rest(item, group, errors)
-                window.shrink(place, rest)
+                if arrival.records is not None:
+                    records = source.between(arrival.records, item.start, item.end)
+                    if len(records):
+                        yield item.partition, records
+                rest = item._replace(start=min(item.end, self._position_after(arrival, item)))
+                window.shrink(arrival.place, rest)
                 if not rest.length:
-                    self._consumer.stop(kafka_topic(item.partition), item.partition.partition)
+                    self._consumer.stop(*_place(item))
                 moved = time.monotonic()  # messages after the end of a range do not count as progress
             if time.monotonic() - moved > STALL_TIMEOUT_S:
                 raise self._stalled(next(iter(window.open.values())))
 
-    def _start(self, item: Range) -> None:
-        self._consumer.start(kafka_topic(item.partition), item.partition.partition, item.start)
-
-    def _rest(self, item: Range, messages: list[Message], errors: list[Message]) -> Range:
-        """Return the part of the range that is left after these messages."""
-        return item._replace(start=min(item.end, self._position_after(messages, errors, item)))
-
-    def _position_after(self, messages: list[Message], errors: list[Message], wanted: Range) -> int:
-        last = messages[-1]
-        for message in errors:
-            error = message.error()
-            assert error is not None  # noqa: S101  # the caller passes only messages with an error
-            if is_not_unpacked(error):
-                raise KafkaError(Unpacking(self._config).sentence(message))
-            if error.code() in _LOST:
-                return self._lost(wanted, error.str())
-            if refused := why_not_readable(error, kafka_topic(wanted.partition), self._config):
-                raise refused
-            if error.code() != ck.KafkaError._PARTITION_EOF:
-                raise KafkaError(f"{_capitalised(name_of(wanted.partition))} cannot be read: {describe(error)}.")
-        offset = last.offset()
-        assert offset is not None  # noqa: S101  # messages about records and ends of partitions always have an offset
-        if last.error() is None:
-            return max(wanted.start, offset + 1)
-        if offset < wanted.end and self._bounds(wanted.partition)[1] < wanted.end:
-            return self._lost(wanted, f"the log ends at offset {offset}")
-        return max(wanted.start, offset)
+    def _position_after(self, arrival: _Arrival[R], wanted: Range) -> int:
+        if arrival.event is None:
+            return max(wanted.start, arrival.last + 1)
+        error = arrival.event.error()
+        assert error is not None  # noqa: S101  # only messages with an error are events
+        if is_not_unpacked(error):
+            raise KafkaError(Unpacking(self._config).sentence(arrival.event))
+        if error.code() in _LOST:
+            return self._lost(wanted, error.str())
+        if refused := why_not_readable(error, kafka_topic(wanted.partition), self._config):
+            raise refused
+        if error.code() != ck.KafkaError._PARTITION_EOF:
+            raise KafkaError(f"{_capitalised(name_of(wanted.partition))} cannot be read: {describe(error)}.")
+        if arrival.last < wanted.end and self._bounds(wanted.partition)[1] < wanted.end:
+            return self._lost(wanted, f"the log ends at offset {arrival.last}")
+        return max(wanted.start, arrival.last)
 
     def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
         place = kafka_topic(partition), partition.partition
@@ -296,7 +374,7 @@ def no_longer_holds(wanted: Range, reason: str) -> str:
     )
 
 
-def _place(item: Range) -> _KafkaPartition:
+def _place(item: Range) -> tuple[str, int]:
     return kafka_topic(item.partition), item.partition.partition
 
 
@@ -317,13 +395,23 @@ def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_KafkaParti
     return list(groups.items())
 
 
-def _records_within(wanted: Range, messages: list[Message], errors: list[Message]) -> list[Message]:
-    """Return those messages that are records within the range."""
-    if errors:
-        messages = [message for message in messages if message.error() is None]
-    offset = methodcaller("offset")
-    first, end = (bisect_left(messages, bound, key=offset) for bound in (wanted.start, wanted.end))
-    return messages[first:end]
+def _between_events(messages: list[Message]) -> list[_Arrival[list[Message]]]:
+    """Return the events, and the records before, between and after them, of each partition in their order."""
+    arrivals: list[_Arrival[list[Message]]] = []
+    for place, group in _by_place(messages, alone=False):
+        for is_event, same in itertools.groupby(group, lambda message: message.error() is not None):
+            some = list(same)
+            arrivals += map(_of_event, some) if is_event else [_of_messages(place, some)]
+    return arrivals
+
+
+def _of_messages(place: _KafkaPartition, records: list[Message]) -> _Arrival[list[Message]]:
+    return _Arrival(place, records[0].offset() or 0, records[-1].offset() or 0, records)
+
+
+def _of_event(message: Message) -> _Arrival[R]:
+    offset = message.offset() or 0
+    return _Arrival((message.topic(), message.partition()), offset, offset, None, message)
 
 
 def _capitalised(text: str) -> str:

@@ -63,14 +63,15 @@ class UnjoinedConsumer(ck.Consumer):
         for each in partitions:
             self.start(each.topic, each.partition, each.offset)
 
-    def start(self, topic: str, partition: int, offset: int) -> None:
+    def start(self, topic: str, partition: int, offset: int, queue: int | None = None) -> None:
         """Start to read another partition at this offset. The partition must not be read already.
 
-        Raises the same errors as `assign`.
+        The messages arrive in the queue of librdkafka with the address `queue`, or by default in the queue from which
+        `consume` returns messages. Raises the same errors as `assign`.
         """
         # The partition is noted first, so that `assign` stops it even if an interrupt ends the next call.
         self._read.add((topic, partition))
-        if not capi.start_reading(self, (topic, partition), offset):
+        if not capi.start_reading(self, (topic, partition), offset, queue):
             raise KafkaError(
                 f"Partition {partition} of {topic} cannot be read from the offset {offset}. Choose an offset of at "
                 "least 0, or the logical offset of the beginning or the end."

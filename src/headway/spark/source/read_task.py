@@ -5,20 +5,21 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headway.core.record_size import size_of
+from headway.kafka.binding.columns import IS_COMPILED, RecordRun
+from headway.kafka.reading.arrow_columns import columns_of
 from headway.kafka.reading.range_reader import Message, Range, RangeReader, fetched_ahead, name_of
 from headway.kafka.reading.topic_naming import kafka_topic
-from headway.records.record_types import TopicPartition, headers_of
+from headway.records.record_types import TopicPartition
 from headway.runtime.gc_pause import GcPause
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.source import range_packing
-from headway.spark.source import schema as columns
 from headway.spark.source.options import Options
-from headway.spark.source.schema import PartitionRun
+from headway.spark.source.schema import spark_columns
 
 log = logging.getLogger(__name__)
 
@@ -50,40 +51,57 @@ def read(
     without_time: dict[TopicPartition, _WithoutTime] = {}
     try:
         with one_sentence(), GcPause(), RangeReader(kafka, skip_lost=not options.fail_on_data_loss) as reader:
-            for runs in _joined(_with_keys(reader.read(wanted), keys)):
-                batch = columns.record_batch(runs, schema)
-                if "timestamp" in schema.names and batch.column("timestamp").null_count:
-                    _note_untimed(batch.column("timestamp"), runs, without_time)
-                yield batch
+            yield from _joined(_batches(reader, wanted, schema, keys, without_time))
     finally:
         for source, untimed in without_time.items():
             log.warning("In %s %s", name_of(source), untimed)
 
 
-def _with_keys(found: Iterable[PartitionRun], keys: Collection[bytes] | None) -> Iterator[PartitionRun]:
-    """Drop all records that do not have one of these keys. If `keys` is None, all records are kept."""
-    for source, records in found:
-        if wanted := records if keys is None else [record for record in records if record.key() in keys]:
-            yield source, wanted
+def _batches(
+    reader: RangeReader,
+    wanted: Sequence[Range],
+    schema: pa.Schema,
+    keys: Collection[bytes] | None,
+    without_time: dict[TopicPartition, "_WithoutTime"],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the requested columns in non-empty batches. Each batch has records of one partition."""
+    headers = "headers" in schema.names
+    only = None if keys is None else pa.array(keys, pa.binary())
+    found: Iterable[tuple[TopicPartition, Sequence[Message] | RecordRun]]
+    found = reader.read_columns(wanted) if IS_COMPILED and not headers else reader.read(wanted)
+    for source, messages in found:
+        records = columns_of(messages, headers=headers)
+        if only is not None:
+            records = records.filter(pc.is_in(records.column("key"), value_set=only))
+        if not len(records):
+            continue
+        batch = spark_columns(source, records, schema)
+        if "timestamp" in schema.names and batch.column("timestamp").null_count:
+            without_time.setdefault(source, _WithoutTime()).add(batch.column("timestamp"), records)
+        yield batch
 
 
-def _joined(found: Iterable[PartitionRun]) -> Iterator[list[PartitionRun]]:
-    """Collect short runs of records into lists. Each list becomes one batch, because a batch costs Spark 1 ms."""
-    joined: list[PartitionRun] = []
+def _joined(found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join short batches, because each batch costs Spark 1 ms."""
+    some: list[pa.RecordBatch] = []
     records = size = 0
-    for run in found:
-        joined.append(run)
-        records += len(run[1])
-        size += _size(run[1]) if records < ENOUGH_RECORDS else 0
+    for batch in found:
+        some.append(batch)
+        records += len(batch)
+        size += batch.nbytes
         if records >= ENOUGH_RECORDS or size >= ENOUGH_BYTES:
-            yield joined
-            joined, records, size = [], 0, 0
-    if joined:
-        yield joined
+            yield _one(some)
+            some, records, size = [], 0, 0
+    if some:
+        yield _one(some)
 
 
-def _size(records: Iterable[Message]) -> int:
-    return sum(size_of(record.value(), record.key(), headers_of(record)) for record in records)
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return a batch with the rows of all these batches."""
+    if len(batches) == 1:
+        return batches[0]
+    columns = zip(*(batch.columns for batch in batches), strict=True)
+    return pa.RecordBatch.from_arrays([pa.concat_arrays(each) for each in columns], schema=batches[0].schema)
 
 
 @dataclass(slots=True)
@@ -94,11 +112,11 @@ class _WithoutTime:
     offset: int | None = None
     stamp: int = 0
 
-    def add(self, timestamps: pa.Array, records: Sequence[Message]) -> None:
+    def add(self, timestamps: pa.Array, records: pa.RecordBatch) -> None:
         """Count the records whose timestamps are null, and remember the first such record of the partition."""
         if not self.count:
-            first = records[timestamps.is_null().to_pylist().index(True)]
-            self.offset, self.stamp = first.offset(), first.timestamp()[1]
+            first = timestamps.is_null().index(True).as_py()
+            self.offset, self.stamp = (records.column(name)[first].as_py() for name in ("offset", "timestamp"))
         self.count += timestamps.null_count
 
     def __str__(self) -> str:
@@ -107,14 +125,3 @@ class _WithoutTime:
             f"them, at offset {self.offset}, has {self.stamp}. Kafka's timestamps are milliseconds since 1970. Make "
             "the producer send milliseconds."
         )
-
-
-def _note_untimed(
-    timestamps: pa.Array, runs: Sequence[PartitionRun], found: dict[TopicPartition, _WithoutTime]
-) -> None:
-    begin = 0
-    for source, records in runs:
-        of_run = timestamps.slice(begin, len(records))
-        if of_run.null_count:
-            found.setdefault(source, _WithoutTime()).add(of_run, records)
-        begin += len(records)

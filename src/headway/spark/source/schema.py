@@ -1,9 +1,5 @@
 """Makes the columns of `format("headway")`: the columns of Spark's own Kafka source, and the column `level`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
-
-import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
@@ -19,8 +15,7 @@ from pyspark.sql.types import (
 )
 
 from headway.errors import ConfigError
-from headway.kafka.reading.range_reader import Message
-from headway.records.record_types import TopicPartition, headers_of
+from headway.records.record_types import TopicPartition
 from headway.spark.session.plan_sources import planned_sources
 
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -94,72 +89,25 @@ def projection(asked: StructType, include_headers: bool) -> StructType:
     return asked
 
 
-PartitionRun = tuple[TopicPartition, Sequence[Message]]
-"""Consecutive records of one partition."""
+def spark_columns(source: TopicPartition, records: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Return records of one partition, as `columns_of` returns them, as the columns of this schema."""
+    fixed = {"topic": source.topic, "partition": source.partition, "level": source.level}
+    arrays = [
+        pa.repeat(pa.scalar(fixed[each.name], each.type), len(records))
+        if each.name in fixed
+        else _cast(records.column(each.name), each)
+        for each in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def record_batch(runs: Sequence[PartitionRun], columns: pa.Schema) -> pa.RecordBatch:
-    """Return the records of these runs, in their order, as Arrow columns of the given schema."""
-    messages = runs[0][1] if len(runs) == 1 else [message for _, found in runs for message in found]
-    return pa.RecordBatch.from_arrays(
-        [_MAKERS[each.name](messages, runs, each.type) for each in columns], schema=columns
-    )
+def _cast(values: pa.Array, column: pa.Field) -> pa.Array:
+    return _timestamps(values).cast(column.type) if column.name == "timestamp" else values.cast(column.type)
 
 
-def _of_runs(values: Iterable[str | int], runs: Sequence[PartitionRun], type: pa.DataType) -> pa.Array:
-    """Return a column with one value for all records of each run."""
-    indices = np.repeat(np.arange(len(runs)), [len(found) for _, found in runs])
-    return pa.array(values, type).take(pa.array(indices))
-
-
-def _timestamps(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
-    stamps = list(map(itemgetter(1), map(Message.timestamp, messages)))
-    milliseconds = pa.array(stamps, pa.int64())
+def _timestamps(milliseconds: pa.Array) -> pa.Array:
     extent = pc.min_max(milliseconds).as_py()
     if extent["min"] < EARLIEST_MS or extent["max"] > LATEST_MS:
         is_time = pc.and_(pc.greater_equal(milliseconds, EARLIEST_MS), pc.less_equal(milliseconds, LATEST_MS))
         milliseconds = pc.if_else(is_time, milliseconds, None)
-    return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(type)
-
-
-def _offsets(messages: Sequence[Message], runs: Sequence[PartitionRun]) -> pa.Array:
-    first, last = messages[0].offset() or 0, messages[-1].offset() or 0
-    # If compaction and transactions have left no gaps, this shortcut takes a hundredth of the time.
-    if len(runs) == 1 and last - first == len(messages) - 1:
-        return pa.array(np.arange(first, last + 1))
-    return pa.array(map(Message.offset, messages), pa.int64())
-
-
-def _timestamp_types(messages: Sequence[Message]) -> pa.Array:
-    stamps = list(map(Message.timestamp, messages))
-    # In Kafka, -1 means no timestamp, 0 creation time, and 1 log append time. librdkafka's numbers are one higher.
-    kinds = set(map(itemgetter(0), stamps))
-    if len(kinds) == 1:  # nearly always the case, because a topic's timestamps are of one kind
-        return pa.repeat(pa.scalar(kinds.pop() - 1, pa.int32()), len(stamps))
-    return pa.array([kind - 1 for kind, _ in stamps], pa.int32())
-
-
-def _headers(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
-    """Return the column of headers, which is null for records without headers, as in Spark's Kafka source."""
-    return pa.array([_header_list(message) for message in messages], type)
-
-
-def _header_list(message: Message) -> list[dict[str, str | bytes | None]] | None:
-    headers = headers_of(message)
-    return [{"key": key, "value": value} for key, value in headers] if headers else None
-
-
-_Maker = Callable[[Sequence[Message], Sequence[PartitionRun], pa.DataType], pa.Array]
-
-# Each column is a `map` over a method of the message, so that no Python code runs per record.
-_MAKERS: Mapping[str, _Maker] = {
-    "key": lambda messages, _, kind: pa.array(map(Message.key, messages), kind),
-    "value": lambda messages, _, kind: pa.array(map(Message.value, messages), kind),
-    "topic": lambda _, runs, kind: _of_runs([at.topic for at, _ in runs], runs, kind),
-    "partition": lambda _, runs, kind: _of_runs([at.partition for at, _ in runs], runs, kind),
-    "offset": lambda messages, runs, _: _offsets(messages, runs),
-    "timestamp": lambda messages, _, kind: _timestamps(messages, kind),
-    "timestampType": lambda messages, _, kind: _timestamp_types(messages),
-    "headers": lambda messages, _, kind: _headers(messages, kind),
-    "level": lambda _, runs, kind: _of_runs([at.level for at, _ in runs], runs, kind),
-}
+    return milliseconds.cast(pa.timestamp("ms", tz="UTC"))
