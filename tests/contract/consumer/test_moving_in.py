@@ -102,7 +102,7 @@ def test_one_group_is_refused_while_the_commits_are_in_the_groups_of_the_levels(
     topic = kafka_cluster.topic(levels=3)
     fill(kafka_cluster, *(level_topic(topic, level) for level in range(3)))
     read(kafka_cluster, topic, topic, 6 * PARTITIONS)
-    with pytest.raises(ConfigError, match=r"The level's group .*-[012] has commits of .* and the group .* has none"):
+    with pytest.raises(ConfigError, match=r"The level's group .*-[012] has commits of .*, but the group .* has none"):
         read(kafka_cluster, topic, topic, 1, **ONE_GROUP)
 
 
@@ -182,7 +182,7 @@ def test_no_level_begins_while_commits_of_another_one_would_be_passed_over(kafka
         del config["max.poll.records"], config["enable.auto.commit"]
         with ParallelConsumer(config) as consumer:
             consumer.subscribe(topics)
-            with pytest.raises(ConfigError, match=rf"has commits of {reports[0]}, and the level's group {group}-1"):
+            with pytest.raises(ConfigError, match=rf"has commits of {reports[0]}, but the level's group {group}-1"):
                 consumer.run(handled.append)
     assert handled == []
     records = read(kafka_cluster, group, topics, 6 * PARTITIONS - 1, levels=3, **ONE_GROUP)
