@@ -1,6 +1,7 @@
 """What tenants get of a level's slots, in a simulation whose handlers take known times."""
 
 import heapq
+import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -248,3 +249,18 @@ def test_records_that_are_left_out_or_come_again_leave_the_others_their_tenants(
     engine.receive(PARTITION, records, 0.0, tenants=[record.tenant for record in records])
     attempts = engine.take(10, 0.0)
     assert [(attempt.offset, attempt.tenant) for attempt in attempts] == [(2, "tenant 2"), (4, "tenant 4")]
+
+
+def test_a_tenant_with_a_single_waiting_record_takes_little_memory() -> None:
+    def bytes_per_record(tenants: list[str]) -> float:
+        engine: Engine[Record] = Engine(Ordering.UNORDERED, tenants={})
+        engine.assign(PARTITION, OffsetMap(0))
+        records = [Record(offset, None, tenant) for offset, tenant in enumerate(tenants)]
+        tracemalloc.start()
+        engine.receive(PARTITION, records, 0.0, tenants=tenants)
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return taken / len(tenants)
+
+    names = [f"tenant {number}" for number in range(1000)]
+    assert bytes_per_record(names) < bytes_per_record(["tenant"] * 1000) + 2500  # 4,900 with deques for each rotation
