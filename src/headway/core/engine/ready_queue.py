@@ -143,8 +143,11 @@ class ReadyQueue(Generic[R]):
 
     def oldest(self) -> float | None:
         """Return when the oldest ready record arrived, or None if no record is ready."""
-        attempts = [attempt for attempt in (self.fresh.oldest(), self.failed.oldest()) if attempt]
-        return min(attempts, key=lambda attempt: attempt.order).arrived if attempts else None
+        fresh = self.fresh.oldest()
+        failed = self.failed.oldest() if self.failed.ready else None
+        if fresh is None or (failed is not None and failed.order < fresh.order):
+            return None if failed is None else failed.arrived
+        return fresh.arrived
 
     def drop(self, assignment: Assignment[R]) -> list[Attempt[R]]:
         """Remove and return the ready attempts of an assignment."""

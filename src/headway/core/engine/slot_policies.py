@@ -64,15 +64,32 @@ class StrictSlots:
 
     def pick(self, levels: Levels, now: float) -> int | None:
         """Return the highest ready level, or for one in four slots an overdue level."""
-        highest, overdue = highest_and_overdue((level.oldest() for level in levels), now - self._max_wait)
-        if overdue is None or overdue == highest or self._since_overdue < _OVERDUE_EVERY - 1:
+        highest = _highest_ready(levels)
+        overdue = None
+        if highest and self._since_overdue >= _OVERDUE_EVERY - 1:
+            # The oldest record of the highest level is rarely needed. It must be searched for after each slot that this
+            # level takes, but the lower levels remember theirs.
+            overdue = self._overdue(levels[:highest], now)
+            if overdue is not None:
+                overdue = self._overdue(levels[: highest + 1], now)
+        if overdue is None or overdue == highest:
             self._since_overdue += 1
             return highest
         self._since_overdue = 0
         return overdue
 
+    def _overdue(self, levels: Levels, now: float) -> int | None:
+        return highest_and_overdue((level.oldest() for level in levels), now - self._max_wait)[1]
+
     def next_change(self) -> None:
         """Return None, because a ready level always gets the slot, so no choice has to be repeated later."""
+
+
+def _highest_ready(levels: Levels) -> int | None:
+    for index in range(len(levels) - 1, -1, -1):
+        if levels[index].fresh.ready or levels[index].failed.ready:
+            return index
+    return None
 
 
 class BurstSlots:

@@ -68,3 +68,24 @@ def test_fair_and_strict_use_every_slot_and_burst_never_more_than_a_level_may(co
             assert [level.slots for level in levels] == [min(pair) for pair in zip(counts, shares, strict=True)]
         else:
             assert [level.ready for level in levels] == [0] * len(counts)
+
+
+def test_strict_looks_for_the_oldest_record_of_the_level_that_it_serves_only_if_a_lower_one_is_overdue() -> None:
+    class Counting(ReadyQueue[Any]):
+        __slots__ = ("searches",)
+
+        def oldest(self) -> float | None:
+            self.searches += 1
+            return super().oldest()
+
+    levels = [Counting(), Counting()]
+    for index, level in enumerate(levels):
+        level.searches = 0
+        assignment: Assignment[Any] = Assignment(TopicPartition("orders", partition=0, level=index), OffsetMap(0), 1)
+        level.arrive([Attempt(None, number, 1, None, assignment, 0.0, number) for number in range(100)])
+    policy = StrictSlots(5.0)
+    for _ in range(50):
+        assert policy.pick(levels, 4.0) == 1
+        levels[1].take(4.0)
+    assert levels[1].searches == 0
+    assert policy.pick(levels, 6.0) == 0
