@@ -72,7 +72,7 @@ def test_fair_and_strict_use_every_slot_and_burst_never_more_than_a_level_may(co
 
 def test_strict_looks_for_the_oldest_record_of_the_level_that_it_serves_only_if_a_lower_one_is_overdue() -> None:
     class Counting(ReadyQueue[Any]):
-        __slots__ = ("searches",)
+        searches = 0
 
         def oldest(self) -> float | None:
             self.searches += 1
@@ -80,7 +80,6 @@ def test_strict_looks_for_the_oldest_record_of_the_level_that_it_serves_only_if_
 
     levels = [Counting(), Counting()]
     for index, level in enumerate(levels):
-        level.searches = 0
         assignment: Assignment[Any] = Assignment(TopicPartition("orders", partition=0, level=index), OffsetMap(0), 1)
         level.arrive([Attempt(None, number, 1, None, assignment, 0.0, number) for number in range(100)])
     policy = StrictSlots(5.0)
