@@ -55,6 +55,17 @@ def test_a_trickle_without_keys_goes_to_one_partition_until_it_is_a_batch() -> N
     assert changes == len(set(went)) - 1 == 9  # 64 KiB hold 101 records of 655 bytes
 
 
+def test_the_choice_of_the_next_partition_looks_at_few_partitions_however_many_there_are() -> None:
+    accumulator, topic = with_topic(partitions=2_000)
+    went: set[int] = set()
+    for number in range(1, 11):
+        accumulator.put(topic.undesignated, Record(100_000))
+        [batch] = accumulator.drain(1 << 20, 0.0)
+        went.add(batch.queue.partition)
+        assert len(topic.partitions) <= 16 + number  # the queue of a partition is made when it is first looked at
+    assert len(went) == 10
+
+
 def test_the_next_batch_goes_to_the_partition_with_most_room() -> None:
     accumulator, topic = with_topic()
     for partition, count in enumerate((5, 3, 1, 2)):
