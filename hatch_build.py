@@ -27,11 +27,21 @@ class CompileHook(BuildHookInterface[Any]):
     becomes one shared library, and the groups are compiled at the same time.
     """
 
+    _copy: "tempfile.TemporaryDirectory[str] | None" = None
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the modules, and add them to the wheel."""
+        """Compile the modules, and add them to the wheel.
+
+        For an editable installation they are compiled in place. For a wheel they are compiled in a copy, because
+        programs may be running in this checkout.
+        """
         wanted = os.environ.get("HEADWAY_COMPILE", "")
         source = Path(self.root, "src")
-        remove_extensions(source)
+        if version == "editable":
+            remove_extensions(source)
+        elif wanted != "0":
+            self._copy = tempfile.TemporaryDirectory()  # `finalize` removes it, after the wheel has been written
+            source = shutil.copytree(source, Path(self._copy.name, "src"), ignore=shutil.ignore_patterns("*.so"))
         if wanted == "0":
             return
         try:
@@ -46,9 +56,15 @@ class CompileHook(BuildHookInterface[Any]):
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        built = {str(path): str(path.relative_to(source)) for path in extensions(source)}
         if version != "editable":
-            build_data["force_include"].update(built)
+            build_data["force_include"].update(
+                {str(path): str(path.relative_to(source)) for path in extensions(source)}
+            )
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the copy in which the modules were compiled."""
+        if self._copy:
+            self._copy.cleanup()
 
 
 def extensions(source: Path) -> list[Path]:

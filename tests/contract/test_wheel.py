@@ -67,21 +67,56 @@ class Installed:
         uv("pip", "install", "--quiet", "--python", str(self.python), *locked, f"{wheel}{extra}")
 
 
-def uv(*words: str) -> None:
+def uv(*words: str, compile_: str = "1") -> None:
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "uv"), *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [str(Path(sys.executable).parent / "uv"), *words],
+        cwd=ROOT,
+        env={**os.environ, "HEADWAY_COMPILE": compile_},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("wheel")
-    uv("build", "--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder))
+def built_and_installed(folder: Path, compile_: str) -> Installed:
+    build = [
+        "build",
+        "--quiet",
+        "--wheel",
+        "--no-build-isolation",
+        "--python",
+        sys.executable,
+        "--out-dir",
+        str(folder),
+    ]
+    uv(*build, compile_=compile_)
     uv("venv", "--quiet", "--python", sys.executable, str(folder / "env"))
     environment = Installed(folder)
     environment.install("")
     return environment
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return built_and_installed(tmp_path_factory.mktemp("wheel"), compile_="1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("compile_", "shown"), [("1", "(compiled)"), ("0", "(plain Python)")])
+def test_a_wheel_says_whether_its_hot_path_is_compiled(tmp_path: Path, compile_: str, shown: str) -> None:
+    environment = built_and_installed(tmp_path, compile_)
+    assert environment.run("headway", "--version").strip().endswith(shown)
+
+
+@pytest.mark.slow
+def test_a_build_without_a_c_compiler_gives_a_wheel_in_plain_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    environment = built_and_installed(tmp_path, compile_="")
+    assert environment.run("headway", "--version").strip().endswith("(plain Python)")
+    assert "none-any" in next(tmp_path.glob("*.whl")).name
 
 
 @pytest.mark.slow
