@@ -13,7 +13,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway.core.levels.naming import level_topic
+from headway.kafka.binding.capi import SideQueue
 from headway.kafka.consumer.fetch_turns import FetchTurns
+from headway.kafka.consumer.membership import Membership
 from headway.priority.consumer import PriorityConsumer
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from tests.contract.conftest import PARTITIONS, Cluster
@@ -220,3 +222,33 @@ def test_what_does_not_fit_of_many_floods_comes_again(kafka_cluster: Cluster) ->
     with reader(kafka_cluster, topic, settings) as member:
         member.poll_until(lambda: sum(map(len, member.offsets.values())) >= partitions * count)
         assert all(member.offsets[each] == list(range(count)) for each in range(partitions))
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+def test_a_partition_is_diverted_before_its_surplus_is_given_back(
+    kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise librdkafka would fetch a megabyte of each flooded partition for a queue that is full."""
+    topic, partitions = f"many-{uuid.uuid4().hex[:8]}", 40
+    admin = AdminClient(kafka_cluster.config({"log_level": 0}))
+    admin.create_topics([NewTopic(level_topic(topic, 0), partitions, 1)])[level_topic(topic, 0)].result(30)
+    for partition in range(partitions):
+        produce(kafka_cluster, topic, partition, 400)
+    diverted, given_back = set[int](), list[int]()
+    collect, read_from = SideQueue.collect, Membership.read_from
+
+    def note_collect(queue: SideQueue, partition: tuple[str, int]) -> None:
+        diverted.add(partition[1])
+        collect(queue, partition)
+
+    def note_seek(membership: Membership, partition: TopicPartition, offset: int) -> None:
+        given_back.append(partition.partition)
+        assert partition.partition in diverted
+        read_from(membership, partition, offset)
+
+    monkeypatch.setattr(SideQueue, "collect", note_collect)
+    monkeypatch.setattr(Membership, "read_from", note_seek)
+    with reader(kafka_cluster, topic, {"queued.max.messages.kbytes": 64, "max.poll.records": 100}) as member:
+        member.poll_until(lambda: sum(map(len, member.offsets.values())) >= partitions * 200)
+    assert len(given_back) >= 10

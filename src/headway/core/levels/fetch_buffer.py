@@ -8,7 +8,8 @@ Invariants:
   but get at most half of the records that are taken. So a quiet partition does not wait behind busy partitions, and
   cannot make them wait either.
 - If the buffer is full, a partition with more than its share is *held* until all its records have been taken. Until
-  then, further records of this partition are collected elsewhere. A partition that is not busy is never held.
+  then, further records of this partition are collected elsewhere. A partition that is not busy is never held, unless
+  the caller holds it with `hold_one`.
 - The records of a partition that is *set aside* stay in the buffer, but are not counted and cannot be taken.
 """
 
@@ -21,7 +22,7 @@ R = TypeVar("R")
 
 _LEAST_TURN = 16  # the smallest turn, in records; turns of single records would cost more than handling the records
 
-_MANY = 32  # if more partitions than this wait, each is fetched only in small amounts
+_MANY = 16  # if more partitions than this wait, each is fetched only in small amounts
 # the smallest share, in bytes; a partition with fewer bytes is not busy, however many partitions wait
 _LEAST_SHARE = 65_536
 
@@ -112,7 +113,7 @@ class FetchBuffer(Generic[P, R]):
     @property
     def is_overfull(self) -> bool:
         """True while many partitions have many waiting bytes, so that each should be fetched in small amounts."""
-        return self._size > 2 * self._most and len(self._waiting) > _MANY
+        return self._size > max(self._most, 2 * self._limit) and len(self._waiting) > _MANY
 
     @property
     def is_full_aside(self) -> bool:
@@ -271,6 +272,12 @@ class FetchBuffer(Generic[P, R]):
         held = [name for name in self._waiting if self._partitions[name].size > share and name not in self._held]
         self._held.update(dict.fromkeys(held))
         return held
+
+    def hold_one(self, name: P) -> bool:
+        """Hold a partition, however little of it waits. Returns whether it was not held before."""
+        is_new = name not in self._held
+        self._held[name] = None
+        return is_new
 
     @property
     def wants_more(self) -> bool:

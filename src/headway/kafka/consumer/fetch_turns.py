@@ -121,6 +121,16 @@ class FetchTurns:
         for partition in self._buffer.hold():
             self._collect(partition)
 
+    def divert(self, partition: TopicPartition) -> None:
+        """Divert a partition to the second queue, before a seek gives its surplus records back.
+
+        If the partition were diverted after the seek, librdkafka would at once fetch a megabyte for the common queue,
+        and then put it into the second queue, however full that is. With hundreds of partitions, this would take
+        hundreds of megabytes.
+        """
+        if self._buffer.hold_one(partition):
+            self._collect(partition)
+
     def _collect(self, partition: TopicPartition) -> None:
         self._side = self._side or capi.SideQueue(self._client.consumer)
         name = self._client.addresses.name(partition)

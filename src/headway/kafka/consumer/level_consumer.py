@@ -32,6 +32,9 @@ _CHECK_LENGTH_EVERY = 0.01
 # How many records each partition may add to a buffer that is too full, for example because hundreds of partitions are
 # flooded.
 _OF_MANY = 64
+# How many records are moved to the buffers at a time. If a partition is given back because of the first of them, its
+# other records are never made into Python objects.
+_TAKEN_TOGETHER = 1000
 _LIST_WITHIN = 1.0
 
 _message_value = ck.Message.value
@@ -226,10 +229,14 @@ class LevelConsumer:
     def _take_ahead(self) -> "_TakenAhead":
         """Move all records from librdkafka's queue to the buffers."""
         levels = set[int]()
+        left = 0  # how many of the records that were in the queue at the last check are still in it
         while True:
-            fetched = self._fetched(capi.queue_length(self.client.consumer) + 1)
+            left = left or capi.queue_length(self.client.consumer) + 1
+            count = min(left, _TAKEN_TOGETHER)
+            left -= count
+            fetched = self._fetched(count)
             levels |= self._put(fetched.messages)
-            if not fetched.has_more or self._turns.is_full:
+            if not fetched.has_more or (self._turns.is_full and not left):
                 return _TakenAhead(fetched.has_more, levels)
 
     def _put(self, messages: list[ck.Message]) -> set[int]:
@@ -241,9 +248,11 @@ class LevelConsumer:
                 if partition in given_back or partition not in self.membership.assigned:
                     continue
                 turns = self._turns[partition.level]
-                if turns.is_overfull and len(of_one) > _OF_MANY and self._give_back(partition, of_one[_OF_MANY]):
-                    given_back.add(partition)
-                    del of_one[_OF_MANY:]
+                if turns.is_overfull and len(of_one) > _OF_MANY:
+                    turns.divert(partition)
+                    if self._give_back(partition, of_one[_OF_MANY]):
+                        given_back.add(partition)
+                        del of_one[_OF_MANY:]
                 records = self._records_of(of_one, self._sources[partition.level])
                 turns.put(str(topic), partition, records, size_of_fetched(of_one))
                 came.add(partition.level)

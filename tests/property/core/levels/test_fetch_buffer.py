@@ -78,6 +78,11 @@ class BufferOfLists(RuleBasedStateMachine):
         self.aside.discard(name)
         self.held.discard(name)
 
+    @rule(name=names)
+    def hold_one(self, name: Name) -> None:
+        assert self.buffer.hold_one(name) == (name not in self.held)
+        self.held.add(name)
+
     @rule(pace=st.sampled_from([0.0, 10.0, 1000.0, 1e6]))
     def keep_pace(self, pace: float) -> None:
         self.buffer.keep_pace(pace)
