@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headway.broker import LocalBroker
+from headway.runtime.compiled import is_compiled
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "88187b8"
@@ -114,7 +115,8 @@ def measure(path: str, reference: Path, address: str, rounds: int, part: float, 
 
 def show(figures: list[Figure], reference: str) -> None:
     """Print the table."""
-    table = Table("path", "here", reference, "ratio", title="µs of CPU a record", title_justify="left")
+    title = f"µs of CPU a record, {'compiled' if is_compiled() else 'in plain Python'}"
+    table = Table("path", "here", reference, "ratio", title=title, title_justify="left")
     for each in figures:
         colour = "red" if each.ratio > BOUND else "green"
         table.add_row(each.path, f"{each.here:.1f}", f"{each.reference:.1f}", f"[{colour}]{each.ratio:.2f}[/]")
