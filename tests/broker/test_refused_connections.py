@@ -145,7 +145,7 @@ def mistakes(
                 "ssl.ca.location",
             ),
             Mistake({**by_password, "bootstrap.servers": late}, "certificate verify failed", "must be valid now"),
-            Mistake({**by_password, "bootstrap.servers": elsewhere}, "certificate verify failed", "names the host"),
+            Mistake({**by_password, "bootstrap.servers": elsewhere}, "certificate verify failed", "name the host"),
             Mistake(
                 {**by_certificate, "ssl.certificate.location": str(expired), "ssl.key.location": str(expired)},
                 "alert certificate",

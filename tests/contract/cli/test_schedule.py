@@ -251,7 +251,7 @@ def test_fitting_proposes_lines_and_puts_them_in_use(cluster: DelayCluster) -> N
     run(cluster, "add", cluster.target, "--in", "1h", text="x\n" * 20)
     proposed = run(cluster, "fit", "--count", "2")
     assert "proposed: 1 s, 3600 s  (2 delay topics, 2.0 writes per record)" in proposed.output
-    assert "are in use" in run(cluster, "fit", "--count", "2", "--apply").output
+    assert "from now on" in run(cluster, "fit", "--count", "2", "--apply").output
     assert "and the delays 1 s, 3600 s." in run(cluster, "init").output
     assert "1 s, 3600 s" in run(cluster, "init").output
 
