@@ -113,7 +113,7 @@ class FetchBuffer(Generic[P, R]):
     @property
     def is_overfull(self) -> bool:
         """True while many partitions have many waiting bytes, so that each should be fetched in small amounts."""
-        return self._size > max(self._most, 2 * self._limit) and len(self._waiting) > _MANY
+        return self._size > 3 * self._most // 2 and len(self._waiting) > _MANY
 
     @property
     def is_full_aside(self) -> bool:

@@ -121,6 +121,8 @@ class Progress:
             edges += self._edges_ahead(max(committable, self.end))
         else:
             edges.append(self.highest_complete + 1)
+            # Runs of received offsets alternate and are never empty, so they are canonical already.
+            return OffsetMap(committable, tuple([stop - start for start, stop in pairwise(edges)]))
         return canonical(committable, [stop - start for start, stop in pairwise(edges)])
 
     def _received_edges(self) -> list[int]:

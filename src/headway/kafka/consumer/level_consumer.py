@@ -32,8 +32,8 @@ _CHECK_LENGTH_EVERY = 0.01
 # How many records each partition may add to a buffer that is too full, for example because hundreds of partitions are
 # flooded.
 _OF_MANY = 64
-# How many records are moved to the buffers at a time. If a partition is given back because of the first of them, its
-# other records are never made into Python objects.
+# While a buffer is full, this many records at a time are moved to it. If a partition is given back because of the first
+# of them, its other records are never made into Python objects.
 _TAKEN_TOGETHER = 1000
 _LIST_WITHIN = 1.0
 
@@ -232,7 +232,7 @@ class LevelConsumer:
         left = 0  # how many of the records that were in the queue at the last check are still in it
         while True:
             left = left or capi.queue_length(self.client.consumer) + 1
-            count = min(left, _TAKEN_TOGETHER)
+            count = min(left, _TAKEN_TOGETHER) if self._turns.is_full else left
             left -= count
             fetched = self._fetched(count)
             levels |= self._put(fetched.messages)
