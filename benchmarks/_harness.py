@@ -96,6 +96,8 @@ class Options:
 
     quick: bool
     bootstrap_servers: str | None
+    only: str = ""
+    plot: Path | None = None
 
     @contextlib.contextmanager
     def broker(self) -> Iterator[str]:
@@ -107,18 +109,30 @@ class Options:
             yield broker.bootstrap_servers
 
 
-def main(question: str, measure: Callable[[Report, Options], None]) -> None:
-    """Parse the options, measure, show, and write the JSON."""
+def main(question: str, measure: Callable[[Report, Options], None], *, plots: bool = False) -> None:
+    """Parse the options, measure, show, and write the JSON.
+
+    With `plots`, the benchmark has rows to choose from, and draws a plot.
+    """
     parser = argparse.ArgumentParser(description=question)
     parser.add_argument("--quick", action="store_true", help="a smaller run, under a minute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here as JSON")
     parser.add_argument(
         "--bootstrap-servers", metavar="HOST:PORT", help="a broker to use, instead of a fresh local one"
     )
+    if plots:
+        parser.add_argument("--only", default="", metavar="WORDS", help="measure only rows whose names contain this")
+        parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the plot here (.svg or .png)")
     arguments = parser.parse_args()
+    chosen = Options(
+        arguments.quick,
+        arguments.bootstrap_servers,
+        only=arguments.only if plots else "",
+        plot=arguments.plot if plots else None,
+    )
     report = Report(question)
     try:
-        measure(report, Options(arguments.quick, arguments.bootstrap_servers))
+        measure(report, chosen)
     finally:  # what was measured before an error may have taken an hour
         report.show(Console())
         if arguments.json:
