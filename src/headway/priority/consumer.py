@@ -13,15 +13,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.level_buffer import LevelBuffer
 from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName, make_policy
-from headway.declarations import check_function, check_place, checked_timeout
-from headway.errors import ClosedError, HeadwayError, KafkaError, WakeupError
+from headway.declarations import check_function, check_place, check_whole, checked_timeout
+from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, WakeupError
 from headway.kafka.binding.capi import is_of_a_member
 from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
@@ -31,9 +32,13 @@ from headway.kafka.consumer.standing import Standing, not_a_member, standing
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.end_steps import EndSteps, Step, construction
+from headway.runtime.extras import how_to_install
 from headway.runtime.gc_pause import GcPause
 from headway.runtime.wakeup import Wakeup
 from headway.settings.config import Config, ConsumerSettings
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +104,9 @@ class PriorityConsumer:
         self._settings = settings
         # Whenever a rebalance callback can run, each fetched record is in `_buffers` or `_batch` until it is returned.
         self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
-        self._batch: deque[ConsumerRecord] = deque()  # the next records of an iteration, changed only in place
+        self._batch: deque[ConsumerRecord] = (
+            deque()
+        )  # the next records of an iteration or of an Arrow batch, changed only in place
         self._returned = [0] * settings.levels
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
@@ -193,6 +200,65 @@ class PriorityConsumer:
         with GcPause():
             self._fetch(now)
             return self._take(now)
+
+    def consume_arrow(
+        self, max_records: int, timeout: float | None = None, *, headers: bool = False
+    ) -> "pyarrow.RecordBatch":
+        """Return the next records as a batch of Arrow columns, for example for pandas, Polars or DuckDB.
+
+        The columns are `key`, `value`, `topic`, `level`, `partition`, `offset` and `timestamp`, and with `headers` also
+        `headers`. Keys and values are always the raw bytes: deserialisers are not used.
+
+        Waits for a record as `poll` does. Then it returns all records that have arrived, but at most `max_records`; the
+        batch is empty if `timeout` is over. A batch with more than `max.poll.records` records has the records of
+        several polls, one after the other, and the policy divides each of them. Positions, commits and errors are
+        those of `poll`. Raises `ConfigError` if `max_records` is not at least 1, or if pyarrow is not installed.
+        """
+        timeout = None if timeout is None else checked_timeout(timeout)
+        self.check_arrow(max_records)
+        now = time.monotonic()
+        deadline = None if timeout is None else now + timeout
+        while not self.collect_now(max_records, now) and (deadline is None or now < deadline):
+            self.wake.wait(longest_wait(now, deadline))
+            now = time.monotonic()
+        return self.collected(max_records, headers=headers)
+
+    @staticmethod
+    def check_arrow(max_records: int) -> None:
+        """Raise `ConfigError` if `consume_arrow` cannot be called with this argument, or without pyarrow."""
+        check_whole("max_records", max_records, 1)
+        if find_spec("pyarrow") is None:
+            raise ConfigError(f"consume_arrow needs pyarrow. Install it: {how_to_install('arrow')}.")
+
+    def collect_now(self, count: int, now: float) -> bool:
+        """Fetch without waiting until `count` records are collected or no more have arrived.
+
+        Returns whether any record is collected. `now` is the current time of `time.monotonic`.
+        """
+        self._begin_poll(now)
+        with GcPause():
+            while len(self._batch) < count:
+                self._fetch(now)
+                # An exception from a signal handler would lose the records that were just taken from a buffer.
+                with defer_signals():
+                    records = self._take(now)
+                    self._batch.extend(records)
+                if not records:
+                    break
+                now = time.monotonic()
+        return bool(self._batch)
+
+    def collected(self, count: int, *, headers: bool) -> "pyarrow.RecordBatch":
+        """Return at most `count` of the collected records as Arrow columns."""
+        from headway.kafka.reading.arrow_columns import batch_of  # noqa: PLC0415 - needs pyarrow, which is optional
+
+        # If this raises an error, for example because of Ctrl-C, the next call returns the same records.
+        records = list(itertools.islice(self._batch, min(count, len(self._batch))))
+        batch = batch_of(records, headers=headers)
+        with defer_signals():
+            for _ in records:
+                self._batch.popleft()
+        return batch
 
     def _begin_poll(self, now: float) -> None:
         self._check_open()

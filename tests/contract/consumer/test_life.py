@@ -30,6 +30,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "subscribe": lambda reads: reads.subscribe("orders"),
     "unsubscribe": lambda reads: reads.unsubscribe(),
     "poll": lambda reads: reads.poll(0),
+    "consume_arrow": lambda reads: reads.consume_arrow(1, 0),
     "next": next,
     "commit": lambda reads: reads.commit(),
     "committed": lambda reads: reads.committed([PLACE]),

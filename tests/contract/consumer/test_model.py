@@ -64,6 +64,10 @@ class PriorityConsumers(RuleBasedStateMachine):
     def iterate(self, number: int, most: int) -> None:
         self.member(number).iterate(most)
 
+    @rule(number=numbers, most=st.integers(1, 50))
+    def consume_arrow(self, number: int, most: int) -> None:
+        self.member(number).consume_arrow(most)
+
     @rule(number=numbers, where=numbers, to=numbers, asks_for_the_end=st.sampled_from([False] * 9 + [True]))
     def seek(self, number: int, where: int, to: int, asks_for_the_end: bool) -> None:
         partition = self.world.partitions[where % len(self.world.partitions)]

@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import confluent_kafka as ck
 import pytest
@@ -139,6 +139,13 @@ class World:
         self.loop.close()
 
 
+class ArrowRow(NamedTuple):
+    """The place of a record in a batch of Arrow columns."""
+
+    topic_partition: TopicPartition
+    offset: int
+
+
 class Member:
     """One consumer, and what it is to be handed next of each partition."""
 
@@ -175,6 +182,17 @@ class Member:
             if record is None:
                 return
             self._hand_out([record])
+
+    def consume_arrow(self, most: int) -> None:
+        batch = self._call(self.consumer.consume_arrow, most, A_MOMENT)
+        assert len(batch) <= most
+        columns = (batch.column(name).to_pylist() for name in ("topic", "level", "partition", "offset"))
+        self._hand_out(
+            [
+                ArrowRow(TopicPartition(topic, partition=partition, level=level), offset)
+                for topic, level, partition, offset in zip(*columns, strict=True)
+            ]
+        )
 
     def _next(self) -> ConsumerRecord | None:
         return self._sync.next_now(time.monotonic())
@@ -254,7 +272,7 @@ class Member:
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
-    def _hand_out(self, records: list[ConsumerRecord]) -> None:
+    def _hand_out(self, records: Sequence[ConsumerRecord | ArrowRow]) -> None:
         self.check_failures()
         assigned = self.consumer.assignment()
         for record in records:

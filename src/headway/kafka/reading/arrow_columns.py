@@ -1,19 +1,31 @@
-"""Makes Arrow columns of the records of one partition: `key`, `value`, `offset`, `timestamp` and `timestampType`.
+"""Makes Arrow columns of records that were read from Kafka."""
 
-Timestamps are milliseconds since the epoch, as 64-bit integers, because Kafka's can be outside of Arrow's range.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from typing import Any, cast
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from confluent_kafka import Message
 
 from headway.kafka.binding.columns import FieldBuffers, RecordRun
-from headway.records.record_types import headers_of
+from headway.records.record_types import ConsumerRecord, headers_of, levels_of, messages_of
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 """The type of the column `headers`."""
+
+BATCH = pa.schema(
+    [
+        # 64-bit offsets, because the values of many records can have more than 2 GB.
+        ("key", pa.large_binary()),
+        ("value", pa.large_binary()),
+        ("topic", pa.string()),
+        ("level", pa.int32()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", tz="UTC")),
+    ]
+)
+"""The columns of a batch of consumed records, without the column `headers`."""
 
 _NAMES = ["key", "value", "offset", "timestamp", "timestampType"]
 
@@ -21,8 +33,9 @@ _NAMES = ["key", "value", "offset", "timestamp", "timestampType"]
 def columns_of(found: Sequence[Message] | RecordRun, *, headers: bool = False) -> pa.RecordBatch:
     """Return the columns of records of one partition, whether they were read as messages or as buffers.
 
-    With `headers`, there is a further column `headers`, which needs the messages. It is null for a record without
-    headers.
+    The columns are `key`, `value`, `offset`, `timestamp` and `timestampType`. Timestamps are milliseconds since the
+    epoch, as 64-bit integers, because Kafka's timestamps can be outside of the range of Spark and Python. With
+    `headers`, there is a further column `headers`, which needs the messages. It is null for a record without headers.
     """
     if isinstance(found, RecordRun):
         return _of_run(found)
@@ -38,6 +51,40 @@ def columns_of(found: Sequence[Message] | RecordRun, *, headers: bool = False) -
     if not headers:
         return pa.RecordBatch.from_arrays(arrays, _NAMES)
     return pa.RecordBatch.from_arrays([*arrays, pa.array(map(_header_list, found), HEADERS)], [*_NAMES, "headers"])
+
+
+def batch_of(records: Sequence[ConsumerRecord], *, headers: bool) -> pa.RecordBatch:
+    """Return consumed records, with their raw keys and values, as a batch with the columns of `BATCH`.
+
+    With `headers`, there is a further column `headers`, which is null for a record without headers. A record without a
+    timestamp has null.
+    """
+    messages = cast("list[Message]", messages_of(records))  # a consumer's records have messages of the binding
+    columns: dict[str, Iterable[Any]] = {
+        "key": map(Message.key, messages),
+        "value": map(Message.value, messages),
+        "level": levels_of(records),
+        "partition": map(Message.partition, messages),
+        "offset": map(Message.offset, messages),
+        "timestamp": [stamp if kind else None for kind, stamp in map(Message.timestamp, messages)],
+    }
+    arrays = [
+        _topics(records, messages) if each.name == "topic" else pa.array(columns[each.name], each.type)
+        for each in BATCH
+    ]
+    if not headers:
+        return pa.RecordBatch.from_arrays(arrays, schema=BATCH)
+    arrays.append(pa.array(map(_header_list, messages), HEADERS))
+    return pa.RecordBatch.from_arrays(arrays, schema=BATCH.append(pa.field("headers", HEADERS)))
+
+
+def _topics(records: Sequence[ConsumerRecord], messages: Sequence[Message]) -> pa.Array:
+    """Return the topics without their levels, which are computed once for each Kafka topic."""
+    names = list(map(Message.topic, messages))
+    encoded = pa.array(names, pa.string()).dictionary_encode()
+    of_name = dict(zip(names, records, strict=True))
+    topics = pa.array([of_name[name].topic for name in encoded.dictionary.to_pylist()], pa.string())
+    return topics.take(encoded.indices)
 
 
 def _kinds(stamps: Sequence[tuple[int, int]]) -> pa.Array:
