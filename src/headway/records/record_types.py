@@ -5,7 +5,7 @@ lowest), and the partition's number. `headway.core.levels.naming` gives the Kafk
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from gc import get_referents
@@ -118,7 +118,6 @@ _call_headers = methodcaller("headers")
 
 
 _message_of = attrgetter("_message")
-_level_of = attrgetter("_source.level")
 _PAIR = 2
 
 
@@ -281,11 +280,6 @@ def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
 def messages_of(records: Sequence[ConsumerRecord]) -> list[Message]:
     """Return the clients' messages that these records read their fields from."""
     return list(map(_message_of, records))
-
-
-def levels_of(records: Sequence[ConsumerRecord]) -> Iterator[int]:
-    """Yield the levels of records, several times as fast as reading the attribute of each."""
-    return map(_level_of, records)
 
 
 class DeserializedRecord(ConsumerRecord, frozen=True, eq=False, gc=False):

@@ -1,14 +1,14 @@
 """Makes Arrow columns of records that were read from Kafka."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from confluent_kafka import Message
 
 from headway.kafka.binding.columns import FieldBuffers, RecordRun
-from headway.records.record_types import ConsumerRecord, headers_of, levels_of, messages_of
+from headway.records.record_types import ConsumerRecord, headers_of, messages_of
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 """The type of the column `headers`."""
@@ -60,17 +60,14 @@ def batch_of(records: Sequence[ConsumerRecord], *, headers: bool) -> pa.RecordBa
     timestamp has null.
     """
     messages = cast("list[Message]", messages_of(records))  # a consumer's records have messages of the binding
-    columns: dict[str, Iterable[Any]] = {
-        "key": map(Message.key, messages),
-        "value": map(Message.value, messages),
-        "level": levels_of(records),
-        "partition": map(Message.partition, messages),
-        "offset": map(Message.offset, messages),
-        "timestamp": [stamp if kind else None for kind, stamp in map(Message.timestamp, messages)],
-    }
+    stamps = [stamp if kind else None for kind, stamp in map(Message.timestamp, messages)]
     arrays = [
-        _topics(records, messages) if each.name == "topic" else pa.array(columns[each.name], each.type)
-        for each in BATCH
+        pa.array(map(Message.key, messages), pa.large_binary()),
+        pa.array(map(Message.value, messages), pa.large_binary()),
+        *_topics_and_levels(records, messages),
+        pa.array(map(Message.partition, messages), pa.int32()),
+        pa.array(map(Message.offset, messages), pa.int64()),
+        pa.array(stamps, pa.int64()).cast(BATCH.field("timestamp").type),
     ]
     if not headers:
         return pa.RecordBatch.from_arrays(arrays, schema=BATCH)
@@ -78,13 +75,15 @@ def batch_of(records: Sequence[ConsumerRecord], *, headers: bool) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(arrays, schema=BATCH.append(pa.field("headers", HEADERS)))
 
 
-def _topics(records: Sequence[ConsumerRecord], messages: Sequence[Message]) -> pa.Array:
-    """Return the topics without their levels, which are computed once for each Kafka topic."""
+def _topics_and_levels(records: Sequence[ConsumerRecord], messages: Sequence[Message]) -> tuple[pa.Array, pa.Array]:
+    """Return the columns `topic` and `level`, which are computed once for each Kafka topic."""
     names = list(map(Message.topic, messages))
-    encoded = pa.array(names, pa.string()).dictionary_encode()
-    of_name = dict(zip(names, records, strict=True))
-    topics = pa.array([of_name[name].topic for name in encoded.dictionary.to_pylist()], pa.string())
-    return topics.take(encoded.indices)
+    one_of_each = dict(zip(names, records, strict=True))
+    topics = pa.array([record.topic for record in one_of_each.values()], pa.string())
+    levels = pa.array([record.level for record in one_of_each.values()], pa.int32())
+    index_of = {name: index for index, name in enumerate(one_of_each)}
+    indices = pa.array(map(index_of.__getitem__, names), pa.int32())
+    return topics.take(indices), levels.take(indices)
 
 
 def _kinds(stamps: Sequence[tuple[int, int]]) -> pa.Array:
