@@ -207,9 +207,9 @@ def test_a_damaged_header_and_a_missing_target_become_dead_letters(cluster: Dela
         letters = cluster.dead_letters(3)
         cluster.wait_for(1)
     messages = sorted(letter["headway.error.message"] for letter in letters)
-    assert messages[0].startswith(b"The header headway.delay cannot be read")
-    assert messages[1] == b"The record has no header headway.delay."
-    assert messages[2] == b"A schedule is for the topic no-such-topic, which does not exist."
+    assert messages[0] == b"A schedule is for the topic no-such-topic, which does not exist."
+    assert messages[1].startswith(b"The header headway.delay cannot be read")
+    assert messages[2] == b"The record has no header headway.delay."
 
 
 @pytest.mark.quick("low-latency")

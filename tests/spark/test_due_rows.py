@@ -184,7 +184,7 @@ def test_a_query_that_runs_writes_to_the_lines_that_are_in_use_now(
 
 def test_a_transaction_that_could_hide_what_is_due_for_longer_than_relays_wait_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"transaction\.timeout\.ms is 300000; with a `due` column it must be at most 45000"
+        ConfigError, match=r"`kafka\.transaction\.timeout\.ms` is 300000; with a `due` column it must be at most 45000"
     ):
         find_delay_topics({"bootstrap.servers": "localhost:1", "transaction.timeout.ms": "300000"}, "delay")
 

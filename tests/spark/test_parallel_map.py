@@ -208,9 +208,9 @@ def test_a_mistake_is_one_sentence_before_anything_runs(spark: SparkSession) -> 
     frame = spark.range(1).selectExpr("id AS key", "array(id) AS keys")
     with pytest.raises(ConfigError, match=r"no column `kye` for the key. Did you mean key\?"):
         parallel_map(frame, number_of, "int", key="kye")
-    with pytest.raises(ConfigError, match="keys is array<bigint>, which cannot be a key"):
+    with pytest.raises(ConfigError, match="`keys` is array<bigint>, which cannot be a key"):
         parallel_map(frame, number_of, "int", key="keys")
-    with pytest.raises(ConfigError, match="parsed is variant, which cannot be a key"):
+    with pytest.raises(ConfigError, match="`parsed` is variant, which cannot be a key"):
         parallel_map(frame.selectExpr("parse_json('1') AS parsed"), number_of, "int", key="parsed")
     with pytest.raises(ConfigError, match="The schema is interval year to month, for which Arrow has no type"):
         parallel_map(frame, number_of, "interval year to month", key="key")

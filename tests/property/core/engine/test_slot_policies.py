@@ -13,6 +13,7 @@ from headway.core.engine.slot_policies import BurstSlots, FairSlots, SlotPolicy,
 from headway.core.levels.policies import Fair
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
+from tests.plain_python import plain_python
 
 shares_of_powers = st.lists(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), min_size=1, max_size=5)
 
@@ -70,6 +71,7 @@ def test_fair_and_strict_use_every_slot_and_burst_never_more_than_a_level_may(co
             assert [level.ready for level in levels] == [0] * len(counts)
 
 
+@plain_python
 def test_strict_looks_for_the_oldest_record_of_the_level_that_it_serves_only_if_a_lower_one_is_overdue() -> None:
     class Counting(ReadyQueue[Any]):
         searches = 0
