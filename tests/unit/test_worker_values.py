@@ -136,7 +136,7 @@ def test_a_dataclass_with_parameters_and_one_that_holds_itself_are_read() -> Non
             WithClient,
             "value=WithClient cannot be read from JSON: in its field client, JSON has no type for Client.",
         ),
-        (WithClients, "in its field lines, JSON has no type for Client. Give a function instead."),
+        (WithClients, "in its field lines, JSON has no type for Client. Pass a function that takes the bytes instead."),
         (Within, "in its field part, in its field client, JSON has no type for Client"),
         (Page[Client], "in its field items, JSON has no type for Client"),
         (WithFunction, "in its field done, JSON has no type for Callable"),

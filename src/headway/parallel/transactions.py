@@ -83,7 +83,7 @@ class SentTransaction:
         try:
             return self._ended.result(timeout)
         except TimeoutError:
-            # The transaction can have ended in the meantime, or can itself have raised this TimeoutError.
+            # The transaction may have ended in the meantime, or may itself have raised this TimeoutError.
             return self._ended.result() if self._ended.done() else None
 
     def give_up(self) -> bool:

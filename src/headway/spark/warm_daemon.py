@@ -13,7 +13,8 @@ from pyspark.daemon import manager
 _OF_TASKS = ("headway.spark.source.data_source", "headway.spark.sink.writers", "headway.spark.stage.task")
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["pyspark.worker"]:  # a daemon for other workers only plans queries, and forks a single worker
+    # Spark's other daemons fork a single worker, which only plans queries, so it would not pay to import these modules.
+    if sys.argv[1:] == ["pyspark.worker"]:
         for name in _OF_TASKS:
             import_module(name)
     manager()

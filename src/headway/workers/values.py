@@ -58,10 +58,13 @@ class _JsonReader:
             unreadable = _Shape().unreadable(shapes.type_info(_without_none(kind)))
         except Exception as error:
             raise ConfigError(
-                f"value={_name(kind)} cannot be read from JSON: {error}. Give a function instead."
+                f"value={_name(kind)} cannot be read from JSON: {error}. Pass a function that takes the bytes instead."
             ) from error
         if unreadable:
-            raise ConfigError(f"value={_name(kind)} cannot be read from JSON: {unreadable}. Give a function instead.")
+            raise ConfigError(
+                f"value={_name(kind)} cannot be read from JSON: {unreadable}. Pass a function that takes the bytes "
+                "instead."
+            )
 
     def __call__(self, raw: bytes | None) -> Any:
         if raw is None and self._takes_null:

@@ -150,7 +150,7 @@ class Worker:
         self.kafka_topics()  # raises an error if a level of a mapping is not valid
         self.options.check_with(ParallelSettings.parse(self._config({})))
         self._check_results()
-        # checks the handler now, because the command later wraps the handler, which hides the function
+        # checks the handler now: `headway worker` wraps it later, and then the user's own function cannot be inspected
         call = self.call
         if self.options.lifespan is not None:
             check_lifespan_of(self.options.lifespan, call)

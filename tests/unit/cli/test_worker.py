@@ -365,7 +365,7 @@ def test_an_error_in_the_module_is_one_sentence_with_its_place(here: Path, text:
     [
         (
             {"levels": None},
-            "Kafka has no topic orders, which m:f reads. It has orders with 2 levels. Declare levels=2.",
+            "Kafka has no topic orders, which m:f reads. There are topics for 2 levels of orders. Declare levels=2.",
         ),
         ({"topics": "clicks"}, "Kafka has no topic clicks, which m:f reads. Create it with"),
         ({"topics": "clicks", "levels": 3}, "`headway topics create clicks --levels 3`"),

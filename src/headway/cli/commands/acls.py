@@ -44,7 +44,7 @@ def acls() -> None:
 
 
 def _role(command: PermissionsCommand) -> Callable[..., None]:
-    """Make a command for a role: `command` returns the permissions, and the new command shows or checks them."""
+    """Turn a function that returns the permissions of a role into the command that shows or checks them."""
 
     @click.option("--principal", metavar="User:NAME", help="The principal that gets the permissions, such as User:app.")
     @click.option("--check", is_flag=True, help="List permissions that the login in --config-file lacks.")

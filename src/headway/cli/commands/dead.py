@@ -353,7 +353,8 @@ def _show(found: _Found, topic: str, limit: int, settled_too: bool, *, is_filter
     if len(first) > limit:
         click.echo(f"{letters(limit)} shown, and there are more. Raise --max to see them.", err=True)
     elif not shown:
-        is_open = not settled_too and (is_filtered or found.hidden > 0)  # without a filter, all other letters are open
+        # "open" distinguishes letters only if there may be others: the filter left some out, or they are settled
+        is_open = not settled_too and (is_filtered or found.hidden > 0)
         click.echo(f"{topic} holds {_none(is_such=is_filtered, is_open=is_open)}.", err=True)
     if found.hidden:
         seen = " among those read so far" if len(first) > limit else ""

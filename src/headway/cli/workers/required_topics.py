@@ -63,9 +63,11 @@ def _require(name: str, worker: Worker, topic: str, kafka_topics: Mapping[str, i
         require_levels(topic, kafka_topics, worker.levels)
     elif topic not in kafka_topics:
         levels = count_levels(topic, dict(kafka_topics))
-        advice = f"It has {topic} with {levels} levels. Declare levels={levels}." if levels else how_to_create(topic)
-        near = "" if levels else near_topic(topic, kafka_topics)
-        raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {near}{advice}")
+        if levels:
+            advice = f"There are topics for {levels} levels of {topic}. Declare levels={levels}."
+        else:
+            advice = f"{near_topic(topic, kafka_topics)}{how_to_create(topic)}"
+        raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {advice}")
 
 
 def _require_own_records(workers: Mapping[str, Worker]) -> None:

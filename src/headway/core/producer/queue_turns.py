@@ -14,8 +14,9 @@ TURN = 64 * 1024
 Records that can go to any partition all go to one partition until it has received this many bytes.
 """
 
-# How many partitions are compared for the next records that can go to any partition. Comparing all partitions would
-# balance the load hardly any better, but with 2,000 partitions it would cost more than all other work on the records.
+# How many queues that can send are compared to choose the next one for records that can go to any partition. Comparing
+# all of them would balance the load hardly any better, but with 2,000 partitions it would cost more than all other work
+# on the records.
 _CHOICES = 16
 
 

@@ -131,11 +131,11 @@ class DelayTopicFitter:
         except AuthorizationError as error:
             if time.monotonic() >= self._warn_at:
                 self._warn_at = time.monotonic() + _WARN_EVERY
-                log.warning("The delay topics cannot be fitted. %s", error)
+                log.warning("The delay topics cannot be adapted to the delays of the records. %s", error)
         except HeadwayError as error:
-            log.debug("The delay topics cannot be fitted now: %s", error)
+            log.debug("The delay topics cannot be adapted to the delays of the records now: %s", error)
         except Exception:  # deliveries must continue with the current delay topics
-            log.exception("The delay topics cannot be fitted now.")
+            log.exception("The delay topics cannot be adapted to the delays of the records now.")
         else:
             for number, stored in stored_delays.items():
                 recent = self._recent.setdefault(number, RecentDelays(now))

@@ -71,8 +71,8 @@ class Predecessors:
     def _are_all_decided(self, numbers: Sequence[int]) -> bool:
         """Return whether the brokers of all delay topics have recorded how every transaction has ended.
 
-        The broker that stores the state might have recorded the outcome earlier than they. Until the broker of a delay
-        topic has recorded the outcome, records that were moved to this topic cannot be read.
+        The broker that stores the state might record the outcome before the brokers of the delay topics do. Until the
+        broker of a delay topic has recorded it, records that were moved to this topic cannot be read.
         """
         places = [
             (self._names.delay_topic(delay_topic), number)

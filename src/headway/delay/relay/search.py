@@ -98,8 +98,8 @@ class Searcher:
                 if found := self._find_in(number, search, part, 0):
                     return search, found
         except HeadwayError as error:
-            # Replaced next time, because librdkafka's admin client can keep sending requests to a broker that no longer
-            # exists.
+            # The next search creates a new admin client, because this one can keep sending requests to a broker that no
+            # longer exists.
             self._admin = None
             log.warning("The search for the schedule %s in other delay topics failed: %s", search.id, error)
             counted = search._replace(tries=0)

@@ -1,4 +1,4 @@
-"""Runs handlers that need much CPU in a pool of processes.
+"""Runs CPU-bound handlers in a pool of processes.
 
 A process gets jobs in chunks, so that the cost of pickling and of waking the process is shared by many jobs. The pool
 sends the next chunk while the process works on the current one. If a job takes a long time, the pool requests the

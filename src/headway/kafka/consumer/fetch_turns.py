@@ -184,7 +184,10 @@ class FetchTurns:
         return list(self._starting)
 
     def route(self, partition: TopicPartition) -> None:
-        """Forward the queue of a partition after librdkafka has started the partition again."""
+        """Forward a partition's queue: to the second queue if the partition is diverted, otherwise to the common queue.
+
+        Call this after librdkafka has started the partition again.
+        """
         self._starting.discard(partition)
         if partition in self._buffer.held:
             self._collect(partition)
@@ -263,7 +266,10 @@ class TurnsOfLevels:
         return [partition for turns in self._all for partition in turns.starting()]
 
     def route(self, partition: TopicPartition) -> None:
-        """Forward the queue of a partition after librdkafka has started the partition again."""
+        """Forward a partition's queue: to the second queue if the partition is diverted, otherwise to the common queue.
+
+        Call this after librdkafka has started the partition again.
+        """
         self._turns[partition.level].route(partition)
 
     def close(self) -> None:

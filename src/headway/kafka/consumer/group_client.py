@@ -266,11 +266,11 @@ class GroupClient:
     # Requests for offsets, and commits
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> PendingCommit:
-        """Commit the next offset to read of each partition, without waiting for the answer."""
+        """For each partition, commit the offset to read next, without waiting for the answer."""
         return self.commit_with_metadata({partition: (offset, "") for partition, offset in offsets.items()})
 
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
-        """Commit the next offset to read of each partition with exact metadata, without waiting for the answer."""
+        """For each partition, commit the offset to read next and the exact metadata, without waiting for the answer."""
         # An interrupt must not hide a commit from `forget_commits`, because closing the client would wait for that
         # commit.
         with defer_signals():

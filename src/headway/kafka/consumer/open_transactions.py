@@ -103,9 +103,10 @@ class OpenTransactions:
         standing.warned_at = now
         log.warning(
             "Nothing can be read from %s from offset %d on, because a transaction that began there has been open for "
-            "at least %.0f s. The %d offsets after it can be read only when its producer ends it, or when the "
-            "brokers abort it after its transaction.timeout.ms. If neither happens, find the producer with "
-            "`kafka-transactions.sh describe-producers`, and end the transaction with `kafka-transactions.sh abort`.",
+            "at least %.0f s. The %d offsets from there to the end of the log can be read only when its producer ends "
+            "the transaction, or when the brokers abort it after transaction.timeout.ms. If neither happens, find the "
+            "producer with `kafka-transactions.sh describe-producers`, and end the transaction with "
+            "`kafka-transactions.sh abort`.",
             *(partition, standing.position, open_for, end - standing.position),
         )
 

@@ -131,7 +131,8 @@ class StartOffsets:
     def _questions_left(self, questions: StartQuestions) -> dict[Partition, int]:
         with self._lock:
             if not self._asked:
-                questions.forget()  # this must happen now, because `close` no longer waits for this thread
+                # before `_thread` is cleared: after that, `close` does not wait for this thread
+                questions.forget()
                 self._wake = self._thread = None
             return dict(self._asked)
 

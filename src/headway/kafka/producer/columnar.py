@@ -57,7 +57,8 @@ _DEFAULTS: Config = {
     "max.in.flight.requests.per.connection": 1,
     "partitioner": "murmur2_random",
     "log_level": 2,
-    # While Kafka is still ending the previous transaction, the next one sleeps for this long (100 ms by default).
+    # If Kafka is still ending the previous transaction, librdkafka repeats the request of the next one after this long
+    # (100 ms by default).
     "retry.backoff.ms": 1,
     # If a task dies and is not run again, readers with read_committed have to wait for this long.
     "transaction.timeout.ms": 300_000,

@@ -93,7 +93,8 @@ def in_common(sample: bytes, other: bytes) -> bool:
 
 def _fingerprints(checksums: Hashes, places: Places, rows_at: RowsAt) -> list[int]:
     """Return the fingerprints of the rows at these indices, in ascending order of the indices."""
-    # The 32-bit checksum alone is not enough: in every large task, it would match some row of another task by chance.
+    # The 32-bit checksum alone is not enough: in every large task, the checksum of some row would by chance equal that
+    # of a sampled row of another task.
     return [
         checksum << 32 | int.from_bytes(blake2b(row, digest_size=4).digest(), "little")
         for checksum, row in zip(checksums[np.sort(places)].tolist(), rows_at(places), strict=True)

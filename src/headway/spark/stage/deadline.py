@@ -1,7 +1,7 @@
 """The deadline of a task, at which the task ends. Rows that are not done by then are handled again later.
 
-A deadline keeps one slow call from holding up a whole micro-batch. Nor does the task wait for a retry that would begin
-after the deadline. It returns such a row at once, so the task can end even before its deadline.
+A deadline keeps one slow call from holding up a whole micro-batch. If the next attempt at a row would begin after the
+deadline, the task returns the row at once. So a task can end even before its deadline.
 """
 
 import math

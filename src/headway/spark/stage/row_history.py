@@ -24,7 +24,7 @@ _OURS = pa.array([HEADER, EXPIRES])
 
 
 def brought_along(batch: InputBatch, now: float, expires_after: float | None = None) -> Mapping[StageRow, Brought]:
-    """Return the earlier attempts and the expiry time for each row of a batch that has earlier attempts or expires.
+    """Return the earlier attempts and the expiry time of a batch's rows, for those rows that have either.
 
     Both are read from the headers of the rows' records. If `expires_after` is given, a row also expires that many
     seconds after the timestamp that its record had when it was first sent. `now` is a time of the monotonic clock.

@@ -308,7 +308,7 @@ class Stage:
         return called
 
     def _check(self, attempt: Any, result: Any) -> FatalError | None:
-        """Put out a row with its result. If the result does not fit the schema, return an error instead."""
+        """Emit a row with its result. If the result does not fit the schema, return an error instead."""
         try:
             checked, size = self._results.checked(result)
         except BaseException as error:  # raised by Arrow, Python (OverflowError), or one of the user's classes
@@ -378,7 +378,7 @@ class Stage:
         return attempts
 
     def _put_unhandled(self, attempt: Any) -> None:
-        """Put out a row whose handler was not called."""
+        """Emit a row whose handler was not called."""
         row: StageRow = attempt.record
         failure: FailedAttempts | None = attempt.failure
         history = row_history_after(row.row, failure)

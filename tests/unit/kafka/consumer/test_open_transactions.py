@@ -50,7 +50,7 @@ def test_an_open_transaction_is_named_once_a_minute(caplog: pytest.LogCaptureFix
     told = [message for message in caplog.messages if "Nothing can be read from partition 0 of orders" in message]
     assert len(told) == 2
     assert "from offset 10 on" in told[0]
-    assert "The 5 offsets after it can be read only when" in told[0]
+    assert "The 5 offsets from there to the end of the log can be read only when" in told[0]
 
 
 def test_a_log_that_ends_with_the_mark_of_a_transaction_is_asked_about_once(caplog: pytest.LogCaptureFixture) -> None:
