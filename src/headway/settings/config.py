@@ -12,8 +12,8 @@ removes them. All other keys are passed to librdkafka unchanged.
 | `max.poll.history.window.size` | consumer | 6 | the number of recent polls that the policy capacity_burst considers |
 | `min.poll.window.maxout.threshold` | consumer | 4 | in how many of these polls a level must have reached its share
 before capacity_burst gives it more |
-| `strict.max.wait.ms` | consumer | 5000 | with the policy strict, a record that has waited longer counts as a record of
-the highest level |
+| `strict.max.wait.ms` | all | 5000 | with the policy strict, a record that has waited longer goes before records of
+higher levels; in a parallel consumer, such records get one slot of four |
 | `enable.auto.commit` | consumer | true | commit the records that earlier polls returned, during poll and on close |
 | `auto.commit.interval.ms` | consumer | 5000 | the time between two automatic commits |
 | `queued.max.messages.kbytes` | consumer, parallel | 16384 | the maximum kilobytes of a level's records that are
@@ -46,7 +46,8 @@ idempotence, a batch that is sent again can arrive after later batches. With ide
 require the ACL `IdempotentWrite` on the cluster.
 
 While higher levels are flooded, a level's records wait in a buffer. This buffer holds as many records as are returned
-in four times `fetch.wait.max.ms`, but at most `queued.max.messages.kbytes`. In addition, librdkafka has two queues of 4
+in four times `fetch.wait.max.ms`, but at most `queued.max.messages.kbytes`, or half as much again if more than 16
+partitions are flooded. In addition, librdkafka has two queues of 4
 MB. For each of these queues, one fetch can be in flight, with up to `max.partition.fetch.bytes` for each partition and
 `fetch.max.bytes` in total. These limits count bytes as they are stored on disk, so compressed records take more memory
 after they have arrived.

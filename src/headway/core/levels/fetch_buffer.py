@@ -113,6 +113,8 @@ class FetchBuffer(Generic[P, R]):
     @property
     def is_overfull(self) -> bool:
         """True while many partitions have many waiting bytes, so that each should be fetched in small amounts."""
+        # Records that are given back are fetched twice. So this begins only well above the limit, which a buffer often
+        # exceeds for a moment by what was fetched last.
         return self._size > 3 * self._most // 2 and len(self._waiting) > _MANY
 
     @property

@@ -191,8 +191,8 @@ class Fair:
 class Strict:
     """The policy that serves the highest level first.
 
-    A record that has waited longer than `max_wait` seconds counts as a record of the highest level. Among levels with
-    such records, the level with the oldest record goes first. On a tie, the higher level goes first.
+    A record that has waited longer than `max_wait` seconds is overdue, and goes before all records that are not. Among
+    levels with overdue records, the level with the oldest record goes first. On a tie, the higher level goes first.
     """
 
     def __init__(self, capacity: int, max_wait: float) -> None:
