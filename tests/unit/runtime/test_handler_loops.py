@@ -1,12 +1,12 @@
 """The event loops of handlers: asyncio's with exact timers, and uvloop's where it is installed."""
 
 import asyncio
+import importlib
 import sys
 import time
 from collections.abc import Callable
 
 import pytest
-import uvloop
 
 from headway.runtime.handler_loops import handler_event_loop, precise_event_loop
 
@@ -40,7 +40,9 @@ def test_what_other_threads_ask_for_still_wakes_the_loop_at_once(make: Callable[
 
 
 def test_handlers_run_in_uvloop_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvloop", uvloop)
+    if sys.modules.get("uvloop") is None:  # tests/conftest.py has hidden it
+        monkeypatch.delitem(sys.modules, "uvloop", raising=False)
+    uvloop = importlib.import_module("uvloop")
     loop = handler_event_loop()
     loop.close()
     assert isinstance(loop, uvloop.Loop)
