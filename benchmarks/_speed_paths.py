@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import headway
@@ -194,8 +195,11 @@ def spark(path: str) -> Callable[[str, str, int], float]:
 
         def used() -> float:
             me = psutil.Process()
-            tree = [me, *me.children(recursive=True)]
-            return sum(sum(each.cpu_times()[:2]) for each in tree)
+            total = 0.0
+            for each in (me, *me.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):  # a worker of Spark that has just ended
+                    total += sum(each.cpu_times()[:2])
+            return total
 
         try:
             for _ in range(2):  # the JVM compiles what is hot
