@@ -13,6 +13,7 @@ import time
 import uuid
 
 import psutil
+from _cpu_clock import CpuClock
 
 from headway import ConsumerRecord, Ordering, ParallelConsumer, PriorityConsumer
 
@@ -21,36 +22,21 @@ LOOK_EVERY = 500  # records between two measurements of the memory
 WARM_UP = 0.2  # the fraction of the records whose CPU time is not counted, because it includes the start of the member
 
 
-class Meter:
+class Meter(CpuClock):
     """Measures the CPU time between the end of the warm-up and the last record, and the memory of the process."""
 
     def __init__(self, count: int) -> None:
+        super().__init__(count, WARM_UP)
         self._process = psutil.Process()
         self._look_at = 0
         self.megabytes = 0.0
-        self._first, self._last = int(count * WARM_UP), count
-        self._began: tuple[float, int] | None = None
-        self._ended: float | None = None
 
     def see(self, number: int) -> bool:
         """Note that `number` records were handled, and return whether these are all records."""
-        if self._began is None and number >= self._first:
-            self._began = time.process_time(), number
         if number >= self._look_at:
             self._look_at = number + LOOK_EVERY
             self.megabytes = max(self.megabytes, self._process.memory_info().rss / 2**20)
-        if number < self._last:
-            return False
-        self._ended = self._ended or time.process_time()
-        return True
-
-    @property
-    def microseconds(self) -> float:
-        """The CPU time per record in microseconds."""
-        assert self._began is not None
-        assert self._ended is not None
-        began, number = self._began
-        return (self._ended - began) / (self._last - number) * 1e6
+        return super().see(number)
 
 
 def poll(config: dict[str, object], topic: str, count: int, per_second: float) -> Meter:
