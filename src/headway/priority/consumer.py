@@ -104,9 +104,8 @@ class PriorityConsumer:
         self._settings = settings
         # Whenever a rebalance callback can run, each fetched record is in `_buffers` or `_batch` until it is returned.
         self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
-        self._batch: deque[ConsumerRecord] = (
-            deque()
-        )  # the next records of an iteration or of an Arrow batch, changed only in place
+        # The next records of an iteration or of an Arrow batch. The deque is changed only in place.
+        self._batch: deque[ConsumerRecord] = deque()
         self._returned = [0] * settings.levels
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False

@@ -566,10 +566,8 @@ class Engine(Generic[R]):
         return False
 
     def _leave_slot(self, attempt: Attempt[R], state: AttemptState, now: float) -> None:
-        batch, attempt.batch = (
-            attempt.batch,
-            None,
-        )  # breaks a reference cycle that only the garbage collector could free
+        # Without None here, only the garbage collector could free the cycle of an attempt and its batch.
+        batch, attempt.batch = attempt.batch, None
         attempt.state = state
         if batch is None or batch.leave():
             self._levels[attempt.assignment.level].leave(attempt, batch, now)
