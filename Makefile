@@ -62,8 +62,8 @@ test-slow: $(BUILT) $(COMPILED)  ## the rest, in hours: long tests, all variants
 
 # In plain Python, since an interrupt cannot be sent at an instruction of a compiled module.
 # Beside the threads of other tests, tracing each instruction makes CPython 3.11 spin now and then.
-test-interrupts: $(COMPILED)  ## Ctrl-C at chosen instructions, in a process of its own for each file
-	@HEADWAY_COMPILE=0 $(MAKE) --no-print-directory setup
+test-interrupts:  ## Ctrl-C at chosen instructions, in a process of its own for each file
+	@HEADWAY_COMPILE=0 $(MAKE) --no-print-directory setup $(COMPILED)
 	@for file in $$(grep -rl "mark.interrupts" tests --include="test_*.py"); do \
 	  $(BIN)/python -m pytest -m interrupts $$file $(ARGS) || exit 1; done
 
