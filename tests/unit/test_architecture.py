@@ -39,6 +39,7 @@ ALLOWED = {
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"workers"}
     | _BASE,
+    "inspection": {"core", "dead_letters", "delay", "kafka", "runtime"} | _BASE,
     "cli": {"*"},
     "__main__": {"cli"},
     "__init__": {"*"},
