@@ -60,7 +60,7 @@ def test_a_look_at_dead_letters_of_which_there_are_none_imports_no_table(
 ) -> None:
     create_topic(headway_broker.client_config(), headway_topic)
     modules = imported_by(["dead", "list", headway_topic], headway_broker.bootstrap_servers)
-    assert "headway.cli.dead_letters.dead_topic" in modules
+    assert "headway.inspection.dead_topic" in modules
     assert not_needed(modules) == []
 
 

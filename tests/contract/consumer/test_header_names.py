@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka.serialization import Deserializer
 
 from headway import ConsumerRecord, Context, ParallelConsumer, PriorityConsumer
-from headway.cli.dead_letters.letters import Letter
 from headway.cli.records.record_lines import record_json
 from headway.core.delay.schedule import Schedule
 from headway.dead_letters import PREFIX
 from headway.delay.records import fetched_from
+from headway.inspection.letters import Letter
 from headway.kafka.reading.arrow_columns import columns_of
 from headway.kafka.reading.range_reader import Range, RangeReader
 from headway.records.record_types import Message, TopicPartition, headers_of

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.cli.dead_letters.letters import Letter, letter_json, letter_page, letter_row
+from headway.cli.dead_letters.letter_texts import letter_json, letter_page, letter_row
 from headway.core.delay.changes import Change, Changes, Command, Settled, read_command, read_settled
 from headway.core.delay.delay_topic_retirement import read_fit_state
 from headway.core.delay.delay_topic_window import Fetched
@@ -32,6 +32,7 @@ from headway.delay.relay.search import search_ranges
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import decode_ladder, ladder_from
 from headway.errors import ConfigError, HeadwayError, KafkaError, ScheduleError, UnreadableError
+from headway.inspection.letters import Letter
 from headway.records.history import HEADER, History, Origin, ToldError, after_attempt, history_of, told
 from headway.spark.sink.markers import Marker, read_marker
 

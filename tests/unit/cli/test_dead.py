@@ -11,22 +11,15 @@ from click.testing import CliRunner
 
 from headway import cli
 from headway.cli.dead_letters.choice import Choice, open_letters
-from headway.cli.dead_letters.dead_topic import DeadTopic
-from headway.cli.dead_letters.letters import (
-    SENT_AGAIN_FROM,
-    Filter,
-    Letter,
-    LetterPosition,
-    letter_json,
-    letter_page,
-    letter_row,
-)
+from headway.cli.dead_letters.letter_texts import letter_json, letter_page, letter_row
 from headway.cli.dead_letters.sending_again import LetterTarget, Plan, make_plan
 from headway.cli.display.terminal import ProgressLine
 from headway.cli.display.texts import local_time
 from headway.cli.options.due_times import Moment
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.errors import ConfigError, KafkaError
+from headway.inspection.dead_topic import DeadTopic
+from headway.inspection.letters import SENT_AGAIN_FROM, Filter, Letter, LetterPosition
 from headway.kafka.binding.capi import Partition
 from headway.records.history import HEADER, History, Origin, ToldError, history_of
 from headway.records.record_types import Header

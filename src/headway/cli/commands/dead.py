@@ -9,16 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from headway.cli.dead_letters.choice import Choice, open_letters
-from headway.cli.dead_letters.dead_topic import DeadTopic, dead_topic
-from headway.cli.dead_letters.letters import (
-    Filter,
-    Letter,
-    LetterPosition,
-    PlaceType,
-    letter_json,
-    letter_page,
-    letter_row,
-)
+from headway.cli.dead_letters.letter_texts import PlaceType, letter_json, letter_page, letter_row
 from headway.cli.dead_letters.sending_again import Plan, SendingAgain, goals, letters, make_plan, sent
 from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import Column, show_table
@@ -29,6 +20,8 @@ from headway.core.offsets.commit_metadata import Done
 from headway.dead_letters import MOST_BYTES
 from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError
+from headway.inspection.dead_topic import DeadTopic, dead_topic
+from headway.inspection.letters import Filter, Letter, LetterPosition
 from headway.kafka.producer.client import ProducerClient
 from headway.settings.config import OWN_KEYS
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import click
 
-from headway.cli.dead_letters.dead_topic import DeadTopic
-from headway.cli.dead_letters.letters import Filter, Letter, LetterPosition
 from headway.cli.display.terminal import ProgressLine
+from headway.inspection.dead_topic import DeadTopic
+from headway.inspection.letters import Filter, Letter, LetterPosition
 
 
 class Choice(NamedTuple):

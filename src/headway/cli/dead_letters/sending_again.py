@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import click
 
 from headway.cli.dead_letters.choice import Choice, chosen_letters
-from headway.cli.dead_letters.dead_topic import DeadTopic
-from headway.cli.dead_letters.letters import Letter, LetterPosition
 from headway.cli.display.terminal import Complaints, ProgressLine, count, stderr_is_terminal
 from headway.core.outgoing_record import NOW, OutgoingRecord
 from headway.errors import ConfigError, DeliveryError, KafkaError
+from headway.inspection.dead_topic import DeadTopic
+from headway.inspection.letters import Letter, LetterPosition
 from headway.kafka.producer.client import ProducerClient
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 

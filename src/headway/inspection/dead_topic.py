@@ -5,11 +5,11 @@ import logging
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from headway.cli.dead_letters.letters import Letter, LetterPosition
 from headway.core.offsets.commit_metadata import Done, read_metadata, with_done
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of
 from headway.core.offsets.trailer import Trailer, log_mark
 from headway.errors import ConfigError, KafkaError
+from headway.inspection.letters import Letter, LetterPosition
 from headway.kafka.admin import Admin
 from headway.kafka.binding.capi import Partition
 from headway.kafka.reading.group_inspector import GroupInspector
