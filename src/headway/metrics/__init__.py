@@ -1,0 +1,1 @@
+"""What is measured: the table of all metrics, the samples that clients return, and the exporters of samples."""
