@@ -40,6 +40,7 @@ ALLOWED = {
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"workers"}
     | _BASE,
+    "actions": {"core", "dead_letters", "delay", "inspection", "kafka", "runtime"} | _BASE,
     "inspection": {"core", "dead_letters", "delay", "kafka", "runtime"} | _BASE,
     "cli": {"*"},
     "__main__": {"cli"},

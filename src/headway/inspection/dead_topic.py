@@ -147,12 +147,17 @@ class DeadTopic:
 
 
 @contextmanager
-def dead_topic(name: str, kafka_topics: Mapping[str, int], config: Config, admin: Admin) -> Iterator[DeadTopic]:
-    """Open a dead-letter topic. Raises `ConfigError` if it does not exist."""
+def opened(name: str, config: Config) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
+    """Open a dead-letter topic. Yields the opened topic, and all existing topics with their partition counts.
+
+    Raises `ConfigError` if the topic does not exist.
+    """
+    admin = Admin(config)
+    kafka_topics = admin.topics("Read")
     if name not in kafka_topics:
         near = difflib.get_close_matches(name, kafka_topics, n=1)
         hint = f"Did you mean {near[0]}?" if near else "`headway topics list` lists the topics."
         raise ConfigError(f"Kafka has no topic {name}. {hint}")
     log_of_topic = log_mark(admin.topic_ids([name]).get(name, ""))
     with GroupInspector(config, f"headway-dead-{name}", admin.client) as inspector:
-        yield DeadTopic(name, kafka_topics[name], inspector, log_of_topic)
+        yield DeadTopic(name, kafka_topics[name], inspector, log_of_topic), kafka_topics

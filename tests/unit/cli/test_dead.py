@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from headway import cli
-from headway.cli.dead_letters.choice import Choice, open_letters
+from headway.actions.choice import Choice, open_letters
+from headway.actions.sending_again import LetterTarget, Plan, make_plan
 from headway.cli.dead_letters.letter_texts import letter_json, letter_page, letter_row
-from headway.cli.dead_letters.sending_again import LetterTarget, Plan, make_plan
-from headway.cli.display.terminal import ProgressLine
 from headway.cli.display.texts import local_time
 from headway.cli.options.due_times import Moment
 from headway.core.offsets.offset_map import OffsetMap, encode
@@ -120,8 +119,7 @@ def open_offsets(dead: DeadTopic) -> list[int]:
 def plan(dead: DeadTopic, *places: LetterPosition, filter: Filter = Filter(), **options: Any) -> Plan:  # noqa: B008 - immutable
     to = options.pop("to", None)
     topics = {"orders-2": 6, "clicks": 1, TOPIC: 2}
-    with ProgressLine(None, shown=False) as progress:
-        return make_plan(dead, Choice(frozenset(places), filter, **options), to, topics, progress)
+    return make_plan(dead, Choice(frozenset(places), filter, **options), to, topics, lambda done, records: None)
 
 
 # The help and the command line
@@ -384,8 +382,7 @@ def test_what_is_to_be_settled_is_what_a_choice_names_and_is_open() -> None:
     topic(kafka).remember({0: [0, 1]}, {0: [0]})
 
     def found(choice: Choice) -> list[int]:
-        with ProgressLine(None, shown=False) as progress:
-            return list(open_letters(topic(kafka), choice, progress).offsets.get(0, []))
+        return list(open_letters(topic(kafka), choice, lambda done, records: None).offsets.get(0, []))
 
     assert found(Choice()) == [1, 2, 3]
     assert found(Choice(limit=2)) == [1, 2]

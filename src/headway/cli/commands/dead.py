@@ -2,28 +2,25 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
 
 import click
 
-from headway.cli.dead_letters.choice import Choice, open_letters
+from headway.actions.choice import Choice, open_letters
+from headway.actions.sending_again import Plan, goals, letters, make_plan, sent, start_sending
 from headway.cli.dead_letters.letter_texts import PlaceType, letter_json, letter_page, letter_row
-from headway.cli.dead_letters.sending_again import Plan, SendingAgain, goals, letters, make_plan, sent
 from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import Complaints, ProgressLine, complaints, confirm, stderr_is_terminal
 from headway.cli.options.due_times import Moment
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
-from headway.core.offsets.commit_metadata import Done
-from headway.dead_letters import MOST_BYTES
 from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError
-from headway.inspection.dead_topic import DeadTopic, dead_topic
+from headway.inspection.dead_topic import DeadTopic, opened
 from headway.inspection.letters import Filter, Letter, LetterPosition
-from headway.kafka.producer.client import ProducerClient
-from headway.settings.config import OWN_KEYS
+from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
 _ROWS = 100
 
@@ -111,7 +108,7 @@ def list_(
       headway dead list orders-dead --exception ValueError --since 12h
       headway dead list orders-dead --json | jq -r .failure.exception | sort | uniq -c
     """
-    with complaints(), _opened(topic, connection) as (dead, _):
+    with complaints(), opened(topic, connection.config) as (dead, _):
         found = _Found(dead, filter, settled_too)
         if as_json:
             for letter in islice(found, limit):
@@ -134,7 +131,7 @@ def show(topic: str, place: LetterPosition, as_json: bool, connection: Connectio
       headway dead show orders-dead 0:12
       headway dead show orders-dead 0:12 --json | jq -r .value
     """
-    with complaints(), _opened(topic, connection) as (dead, _):
+    with complaints(), opened(topic, connection.config) as (dead, _):
         letter = dead.letter(place)
     click.echo(letter_json(topic, letter) if as_json else "\n".join(letter_page(topic, letter)))
 
@@ -180,10 +177,10 @@ def send_again(
       headway dead send-again orders-dead --all --max 1
     """
     choice = Choice(frozenset(places), filter, settled_too, limit)
-    choice.require_one_way(everything=everything)
-    with complaints() as complaint, _opened(topic, connection) as (dead, kafka_topics):
+    _require_one_way(choice, everything=everything)
+    with complaints() as complaint, opened(topic, connection.config) as (dead, kafka_topics):
         with ProgressLine(dead.size, shown=stderr_is_terminal()) as progress:
-            plan = make_plan(dead, choice, to, kafka_topics, progress)
+            plan = make_plan(dead, choice, to, kafka_topics, progress.show)
         if plan.without_topic:
             complaint.say(
                 f"Left out {letters(plan.without_topic)}, because the topic that the record came from is not named. "
@@ -246,10 +243,10 @@ def settle(
       headway dead settle orders-dead --exception ValidationError --until 2026-05-01
     """
     choice = Choice(frozenset(places), filter, limit=limit)
-    choice.require_one_way(everything=everything)
-    with complaints(), _opened(topic, connection) as (dead, _):
+    _require_one_way(choice, everything=everything)
+    with complaints(), opened(topic, connection.config) as (dead, _):
         with ProgressLine(dead.size, shown=stderr_is_terminal()) as progress:
-            found = open_letters(dead, choice, progress)
+            found = open_letters(dead, choice, progress.show)
         number = letters(found.size)
         if not found.size:
             none = f"{topic} holds {_none(is_such=bool(filter), is_open=True)}"
@@ -263,6 +260,18 @@ def settle(
             confirm(f"Settle {number} without sending?")
         dead.remember(found.existing, found.offsets)
         click.echo(f"{number} settled.")
+
+
+def _require_one_way(choice: Choice, *, everything: bool) -> None:
+    """Raise `UsageError` unless letters are named, selected by a filter, or all selected with --all."""
+    if choice.places and (everything or choice.filter or choice.limit):
+        raise click.UsageError(
+            "PARTITION:OFFSET selects individual dead letters. Do not combine it with --all, --max or a filter."
+        )
+    if not (choice.places or everything or choice.filter):
+        raise click.UsageError(
+            "Select the letters with PARTITION:OFFSET, --all (every open letter), or a filter such as --exception."
+        )
 
 
 def _warn_of_delay_topics(topic: str, targets: Mapping[str, int]) -> None:
@@ -283,25 +292,15 @@ def _send(
     dead.memory_of(plan.existing, plan.destinations)  # raises an error if the letters are too scattered to remember
     if ask:
         confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?")
-    if not settled_too:  # another process may have sent letters while the user answered
-        plan.without({partition: Done(offset_map) for partition, offset_map in dead.settled().items()})
-    # Before letters are sent, find out whether the group accepts commits, by a commit that changes nothing.
-    dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
-    config = {key: value for key, value in connection.config.items() if key not in OWN_KEYS}
-    own = {"enable.idempotence": True, "partitioner": "murmur2_random", "message.max.bytes": MOST_BYTES}
-    client = ProducerClient(own | config)
-    sending = SendingAgain(dead, plan, client, complaint)
-    sending.run()
-    return sending.report()
-
-
-@contextmanager
-def _opened(topic: str, connection: ConnectionSettings) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
-    """Open the dead-letter topic. Yields the opened topic, and all existing topics with their partition counts."""
-    admin = connection.admin()
-    kafka_topics = admin.topics("Read")
-    with dead_topic(topic, kafka_topics, connection.config, admin) as dead:
-        yield dead, kafka_topics
+    sending = start_sending(dead, plan, connection.config, complaint.say, settled_too=settled_too)
+    with ProgressLine(plan.size, shown=stderr_is_terminal()) as progress, Interrupt() as interrupt:
+        sending.run(interrupt, progress.show)
+    click.echo(f"{sent(sending.stored)} sent again{goals(sending.stored)}.")
+    if sending.missing:
+        click.echo(f"{letters(sending.missing)} not sent", err=True)
+    if sending.interrupted:
+        return INTERRUPTED
+    return 1 if sending.missing or sending.is_unmarked else 0
 
 
 class _Found:

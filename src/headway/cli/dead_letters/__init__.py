@@ -1,1 +1,1 @@
-"""Dead letters: how `headway dead` shows them, sends them again and settles them."""
+"""Dead letters: how `headway dead` shows them."""

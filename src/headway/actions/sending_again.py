@@ -2,20 +2,20 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-import click
-
-from headway.cli.dead_letters.choice import Choice, chosen_letters
-from headway.cli.display.terminal import Complaints, ProgressLine, count, stderr_is_terminal
+from headway.actions.choice import Choice, Show, chosen_letters
+from headway.core.offsets.commit_metadata import Done
 from headway.core.outgoing_record import NOW, OutgoingRecord
+from headway.dead_letters import MOST_BYTES
 from headway.errors import ConfigError, DeliveryError, KafkaError
 from headway.inspection.dead_topic import DeadTopic
 from headway.inspection.letters import Letter, LetterPosition
 from headway.kafka.producer.client import ProducerClient
-from headway.runtime.interrupt import INTERRUPTED, Interrupt
+from headway.runtime.interrupt import Interrupt
+from headway.settings.config import OWN_KEYS, Config
 
 _ANY_PARTITION = -1
 _REMEMBER_EVERY = 1.0  # seconds between two commits; after a crash, letters sent since the last one are sent again
@@ -58,15 +58,13 @@ class Plan:
                 del planned[offset]
 
 
-def make_plan(
-    dead: DeadTopic, choice: Choice, to: str | None, kafka_topics: Mapping[str, int], progress: ProgressLine
-) -> Plan:
+def make_plan(dead: DeadTopic, choice: Choice, to: str | None, kafka_topics: Mapping[str, int], show: Show) -> Plan:
     """Find the selected letters. Each is sent to the topic `to`, or by default to the topic that it came from.
 
     Raises `ConfigError` or `KafkaError` if a named letter does not exist, is settled, or has no destination.
     """
     plan = Plan()
-    for letter in chosen_letters(dead, choice, plan.existing, progress):
+    for letter in chosen_letters(dead, choice, plan.existing, show):
         if choice.places:
             _require_sendable(dead.name, letter, choice)
         destination = _destination(letter, to, kafka_topics)
@@ -144,45 +142,63 @@ def _require_topics(topics: Iterable[str], kafka_topics: Mapping[str, int], dead
             )
 
 
-class SendingAgain:
-    """Sends a plan's letters, and marks those that Kafka has acknowledged as settled. Closes the client at the end."""
+def start_sending(
+    dead: DeadTopic, plan: Plan, config: Config, say: Callable[[str], object], *, settled_too: bool = False
+) -> "SendingAgain":
+    """Connect to Kafka to send a plan's letters. `say` gets a sentence for each letter that could not be sent.
 
-    def __init__(self, dead: DeadTopic, plan: Plan, client: ProducerClient, complaint: Complaints) -> None:
+    Raises `KafkaError` if it could not be remembered which letters were sent.
+    """
+    if not settled_too:  # another process may have sent letters since the plan was made
+        plan.without({partition: Done(offset_map) for partition, offset_map in dead.settled().items()})
+    # Before letters are sent, find out whether the group accepts commits, by a commit that changes nothing.
+    dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
+    settings = {key: value for key, value in config.items() if key not in OWN_KEYS}
+    own = {"enable.idempotence": True, "partitioner": "murmur2_random", "message.max.bytes": MOST_BYTES}
+    return SendingAgain(dead, plan, ProducerClient(own | settings), say)
+
+
+class SendingAgain:
+    """Sends a plan's letters, and marks those that Kafka has acknowledged as settled. Closes the client at the end.
+
+    Attributes:
+        interrupted: Whether Ctrl-C ended the sending.
+        is_unmarked: Whether letters that were sent still count as open, because Kafka refused the commit.
+    """
+
+    def __init__(self, dead: DeadTopic, plan: Plan, client: ProducerClient, say: Callable[[str], object]) -> None:
         self._dead = dead
         self._plan = plan
         self._client = client
-        self._complaint = complaint
+        self._say = say
         self._acknowledged: list[tuple[LetterPosition, str]] = []  # filled by the thread that takes delivery reports
         self._remembered = 0
         self._remembered_at = time.monotonic()
-        self._is_unmarked = self._interrupted = False
+        self.is_unmarked = self.interrupted = False
 
-    def run(self) -> None:
+    def run(self, interrupt: Interrupt, show: Show) -> None:
         """Send all letters, and wait until Kafka has acknowledged them. After Ctrl-C, send no further letters."""
-        shown = stderr_is_terminal()
         try:
-            with ProgressLine(self._plan.size, shown=shown) as progress, Interrupt() as interrupt:
-                for number, letter in enumerate(interrupt.read(self._letters()), 1):
-                    self._send(letter)
-                    self._remember_if_due()
-                    progress.show(number, number)
-                self._deliver(interrupt)
+            for number, letter in enumerate(interrupt.read(self._letters()), 1):
+                self._send(letter)
+                self._remember_if_due()
+                show(number, number)
+            self._deliver(interrupt)
         except KeyboardInterrupt:
-            self._interrupted = True
+            self.interrupted = True
         finally:
             self._client.close(0)
             self._remember()
 
-    def report(self) -> int:
-        """Print a summary, and return the exit code."""
-        per_topic = Counter(topic for _, topic in self._acknowledged)
-        click.echo(f"{sent(per_topic)} sent again{goals(per_topic)}.")
-        missing = self._plan.size - len(self._acknowledged)
-        if missing:
-            click.echo(f"{letters(missing)} not sent", err=True)
-        if self._interrupted:
-            return INTERRUPTED
-        return 1 if missing or self._is_unmarked else 0
+    @property
+    def stored(self) -> Counter[str]:
+        """The number of letters that each topic has got."""
+        return Counter(topic for _, topic in self._acknowledged)
+
+    @property
+    def missing(self) -> int:
+        """The number of letters of the plan that Kafka has not acknowledged."""
+        return self._plan.size - len(self._acknowledged)
 
     def _letters(self) -> Iterator[Letter]:
         """Yield the letters of the plan.
@@ -206,21 +222,21 @@ class SendingAgain:
             except BufferError:
                 self._client.reports.serve(_CHECK_FOR_CTRL_C_EVERY)
             except DeliveryError as error:
-                self._complaint.say(f"{self._dead.name} {letter.place} was not sent: {error}")
+                self._say(f"{self._dead.name} {letter.place} was not sent: {error}")
                 return
 
     def _reported(self, place: LetterPosition, topic: str, error: Any, _: Any) -> None:
         if error is None:
             self._acknowledged.append((place, topic))
         else:
-            self._complaint.say(f"{self._dead.name} {place} was not stored in {topic}: {error.str().rstrip('.')}.")
+            self._say(f"{self._dead.name} {place} was not stored in {topic}: {error.str().rstrip('.')}.")
 
     def _deliver(self, interrupt: Interrupt) -> None:
         while self._client.flush(_CHECK_FOR_CTRL_C_EVERY):
             self._remember_if_due()
             if interrupt.requested:
-                self._complaint.say("Waiting for records that are being sent. Press Ctrl-C again to stop waiting.")
-        self._interrupted = interrupt.requested
+                self._say("Waiting for records that are being sent. Press Ctrl-C again to stop waiting.")
+        self.interrupted = interrupt.requested
 
     def _remember_if_due(self) -> None:
         if time.monotonic() - self._remembered_at > _REMEMBER_EVERY:
@@ -235,17 +251,17 @@ class SendingAgain:
             sent[place.partition].append(place.offset)
         try:
             self._dead.remember(self._plan.existing, sent)
-            self._remembered, self._is_unmarked = done, False
+            self._remembered, self.is_unmarked = done, False
         except KafkaError as error:
-            self._is_unmarked = True
+            self.is_unmarked = True
             sent_again = letters(done - self._remembered)
-            self._complaint.say(f"{sent_again} that were sent again still count as open: {error}")
+            self._say(f"{sent_again} that were sent again still count as open: {error}")
         self._remembered_at = time.monotonic()
 
 
 def letters(number: int) -> str:
     """Format a number of dead letters, such as "2 dead letters"."""
-    return count(number, "dead letter")
+    return f"{number:,} dead letter{'' if number == 1 else 's'}"
 
 
 def sent(per_topic: Counter[str]) -> str:

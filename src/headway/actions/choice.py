@@ -1,14 +1,14 @@
-"""The dead letters that the arguments of a command select."""
+"""The dead letters that a command, or an action of the dashboard, selects."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import click
-
-from headway.cli.display.terminal import ProgressLine
 from headway.inspection.dead_topic import DeadTopic
 from headway.inspection.letters import Filter, Letter, LetterPosition
+
+Show = Callable[[int, int], object]
+"""Shows progress. The arguments are the number of letters that were read, twice, as a progress line takes them."""
 
 
 class Choice(NamedTuple):
@@ -22,21 +22,8 @@ class Choice(NamedTuple):
     settled_too: bool = False
     limit: int | None = None
 
-    def require_one_way(self, *, everything: bool) -> None:
-        """Raise `UsageError` unless letters are named, selected by a filter, or all selected with --all."""
-        if self.places and (everything or self.filter or self.limit):
-            raise click.UsageError(
-                "PARTITION:OFFSET selects individual dead letters. Do not combine it with --all, --max or a filter."
-            )
-        if not (self.places or everything or self.filter):
-            raise click.UsageError(
-                "Select the letters with PARTITION:OFFSET, --all (every open letter), or a filter such as --exception."
-            )
 
-
-def chosen_letters(
-    dead: DeadTopic, choice: Choice, existing: dict[int, list[int]], progress: ProgressLine
-) -> Iterator[Letter]:
+def chosen_letters(dead: DeadTopic, choice: Choice, existing: dict[int, list[int]], show: Show) -> Iterator[Letter]:
     """Yield the selected letters, and record in `existing` the offsets of all letters that were read.
 
     A named letter is yielded even if it is settled. Raises `KafkaError` if a named letter does not exist.
@@ -44,7 +31,7 @@ def chosen_letters(
     missing = set(choice.places)
     for seen, letter in enumerate(dead.letters({place.partition for place in choice.places} or None), 1):
         existing.setdefault(letter.place.partition, []).append(letter.place.offset)
-        progress.show(seen, seen)
+        show(seen, seen)
         if letter.place in missing:
             missing.remove(letter.place)
             yield letter
@@ -66,12 +53,12 @@ class OpenLetters(NamedTuple):
         return sum(map(len, self.offsets.values()))
 
 
-def open_letters(dead: DeadTopic, choice: Choice, progress: ProgressLine) -> OpenLetters:
+def open_letters(dead: DeadTopic, choice: Choice, show: Show) -> OpenLetters:
     """Find the open letters among the selected ones. Raises the same errors as `chosen_letters`."""
     existing: dict[int, list[int]] = {}
     offsets: dict[int, list[int]] = defaultdict(list)
     size = 0
-    for letter in chosen_letters(dead, choice, existing, progress):
+    for letter in chosen_letters(dead, choice, existing, show):
         if not letter.settled:
             offsets[letter.place.partition].append(letter.place.offset)
             size += 1
