@@ -137,12 +137,10 @@ class PendingReader(Closable):
         stored = self._reader.compacted(self._names.state, self._numbers, OPEN_TRANSACTION_ENDS_WITHIN)
         return {number: StoredState(stored[number], {}) for number in self._numbers}
 
-    def _delay_topics(self) -> "dict[Partition, _DelayTopicPartition]":
+    def _delay_topics(self) -> "dict[Partition, DelayTopicProgress]":
         """Return each partition of the delay topics, with the state that the partition's relay has stored."""
         return {
-            (self._names.delay_topic(delay_topic), number): _DelayTopicPartition(
-                delay_topic, number, self._known[number]
-            )
+            (self._names.delay_topic(delay_topic), number): DelayTopicProgress(delay_topic, number, self._known[number])
             for delay_topic in sorted(self._layout.delay_topics, reverse=True)
             for number in self._numbers
         }
@@ -153,8 +151,11 @@ class PendingReader(Closable):
         return self._inspector.read_together(ranges)
 
 
-class _DelayTopicPartition:
-    """One partition of a delay topic. The records in it are pending unless a relay has handled them."""
+class DelayTopicProgress:
+    """How far a relay has come in one partition of a delay topic. Records are pending unless a relay has handled them.
+
+    `start` is the first offset that can be pending. Offsets must be asked about in ascending order.
+    """
 
     def __init__(self, delay_topic: int, number: int, state: StoredState) -> None:
         self._delay_topic = delay_topic
@@ -166,19 +167,28 @@ class _DelayTopicPartition:
 
     def pending(self, message: Message) -> Pending | None:
         """Return the schedule of a record, or None if a relay has handled the record or the schedule was cancelled."""
-        offset, done = message.offset() or 0, self._done
-        while done and done[0].stop <= offset:
-            done.popleft()
-        if done and offset in done[0]:
+        if self._is_done(offset := message.offset() or 0):
             return None
         try:
             schedule = schedule_of(message)
         except ScheduleError:
             return None  # a relay will turn the record into a dead letter
+        due = self._due_unless_delivered(schedule, offset)
+        return None if due is None else Pending(self._delay_topic, self._number, schedule, due, message)
+
+    def due_of(self, schedule: Schedule, offset: int) -> int | None:
+        """Return when the schedule at an offset is due, or None if it is not pending."""
+        return None if self._is_done(offset) else self._due_unless_delivered(schedule, offset)
+
+    def _is_done(self, offset: int) -> bool:
+        while self._done and self._done[0].stop <= offset:
+            self._done.popleft()
+        return bool(self._done) and offset in self._done[0]
+
+    def _due_unless_delivered(self, schedule: Schedule, offset: int) -> int | None:
         if self._delay_topic == MEMORY and self._state.mark.has_delivered(schedule, offset):
             return None
-        due = _due(schedule, self._state.changes)
-        return None if due is None else Pending(self._delay_topic, self._number, schedule, due, message)
+        return _due(schedule, self._state.changes)
 
 
 def _due(schedule: Schedule, changes: Changes) -> int | None:

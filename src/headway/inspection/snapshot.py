@@ -6,10 +6,10 @@ must escape them.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headway.core.offsets.offset_map import OffsetMap
-from headway.core.offsets.trailer import NOTHING_TRIED, Tried
+from headway.core.offsets.trailer import Tried
 from headway.records.record_types import Header
 
 
@@ -96,7 +96,7 @@ class PartitionStatus:
     offset_map: OffsetMap
     not_done: int
     moved: float
-    tried: Mapping[int, Tried] = NOTHING_TRIED
+    tried: Mapping[int, Tried] = field(default_factory=dict)
     reason: str | None = None
     member: str | None = None
     since: float | None = None

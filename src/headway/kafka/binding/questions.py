@@ -138,6 +138,23 @@ def ask_committed(
     return Question(client, wake_fd, send, _committed)
 
 
+def ask_all_committed(client: Client, group: str) -> Question[FoundCommits]:
+    """Request all committed offsets of a group, those in an open transaction as of before the transaction.
+
+    The binding has this request as well, but it reads the metadata beyond their end.
+    """
+
+    def send(handle: int, queue: int) -> None:
+        with _options(handle, _LIST_COMMITTED, _ENDLESS) as options:
+            about = c_void_p(lib.rd_kafka_ListConsumerGroupOffsets_new(group.encode(), None))
+            try:
+                lib.rd_kafka_ListConsumerGroupOffsets(handle, byref(about), 1, options, queue)
+            finally:
+                lib.rd_kafka_ListConsumerGroupOffsets_destroy(about)
+
+    return Question(client, None, send, _committed)
+
+
 def ask_offsets(
     client: ck.Consumer, places: Mapping[Partition, int], isolation: str, within: float, wake_fd: int | None
 ) -> Question[FoundOffsets]:

@@ -1,0 +1,249 @@
+"""Watches queues, dead-letter topics and schedulers from outside, for `headway top` and the dashboard."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from headway.core.levels.naming import is_topic_name
+from headway.errors import ConfigError, HeadwayError, KafkaError
+from headway.inspection.dead_letters_reader import DeadLettersReader
+from headway.inspection.letters import Letter
+from headway.inspection.queues_reader import QueuesReader
+from headway.inspection.schedulers_reader import SchedulersReader
+from headway.inspection.seen_changes import changes_between
+from headway.inspection.snapshot import DeadLetterStatus, SchedulerStatus, SeenChange, Snapshot
+from headway.kafka.reading.group_inspector import GroupInspector
+from headway.kafka.reading.groups_reader import GroupsReader
+from headway.kafka.reading.log_bounds import LogBounds
+from headway.records.record_types import Message
+from headway.runtime.lifecycle import Closable
+from headway.settings.config import OWN_KEYS, Config
+
+log = logging.getLogger(__name__)
+
+EVERY = 2.0
+"""The seconds between two readings."""
+
+_LEAST_EVERY = 0.2
+_SELDOM_EVERY = 5.0  # dead letters and schedulers are read at most this often, in seconds
+_FRACTION = 20  # … and at most a twentieth of the time is spent on each of them
+_MOST_CHANGES = 200
+_FIRST_WITHIN = 60.0
+_CLOSED_WITHIN = 2.0
+
+
+class _Seldom:
+    """Decides when to do something that may take long: seldom, and only for a small fraction of the time."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._at
+
+    def has_taken(self, seconds: float) -> None:
+        self._at = time.monotonic() + max(_SELDOM_EVERY, _FRACTION * seconds)
+
+
+class SnapshotReader(Closable):
+    """Reads snapshots, one after the other, with one set of clients. Not thread-safe.
+
+    The arguments are those of `Inspector`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        groups: Sequence[str] = (),
+        topics: Sequence[str] = (),
+        dead_letters: Sequence[str] = (),
+        schedulers: Sequence[str] = (),
+    ) -> None:
+        self._queues = QueuesReader(config, groups, topics)
+        kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
+        self._groups = GroupsReader(config)
+        records = self._queues.records
+        self._dead_letters = DeadLettersReader(records, self._groups, dead_letters)
+        self._schedulers = SchedulersReader(records, self._groups, LogBounds(kafka, "read_committed"), schedulers)
+        self._dead_status: tuple[DeadLetterStatus, ...] = ()
+        self._scheduler_status: tuple[SchedulerStatus, ...] = ()
+        self._dead_due, self._schedulers_due = _Seldom(), _Seldom()
+        self._dead_failures: list[str] = []
+        self._scheduler_failures: list[str] = []
+        self._changes = deque[SeenChange](maxlen=_MOST_CHANGES)
+        self._began = time.monotonic()
+        self._before: Snapshot | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._queues.close()
+
+    def read(self) -> Snapshot:
+        """Read everything that is due, and return the state of all. Raises `KafkaError` if Kafka does not answer."""
+        queues = self._queues
+        queues.list_if_due(time.time(), self._schedulers.names)
+        queues.read(now := time.time())
+        self._if_due(self._dead_due, self._dead_failures, self._read_dead_letters)
+        self._if_due(self._schedulers_due, self._scheduler_failures, self._read_schedulers)
+        snapshot = Snapshot(
+            taken_at=now,
+            queues=queues.queues(now),
+            members=queues.members(),
+            dead_letters=self._dead_status,
+            schedulers=self._scheduler_status,
+            notes=tuple(dict.fromkeys([*queues.notes, *self._dead_failures, *self._scheduler_failures])),
+            requests_per_second=self._requests() / max(1.0, time.monotonic() - self._began),
+        )
+        if self._before is not None:
+            self._changes.extendleft(changes_between(self._before, snapshot))
+        self._before = snapshot = replace(snapshot, changes=tuple(self._changes))
+        return snapshot
+
+    def _if_due(self, seldom: _Seldom, failures: list[str], read: Callable[[list[str]], None]) -> None:
+        if not seldom.is_due():
+            return
+        began = time.monotonic()
+        failures.clear()
+        try:
+            read(failures)
+        except HeadwayError as error:
+            failures.append(str(error))
+        seldom.has_taken(time.monotonic() - began)
+
+    def _read_dead_letters(self, failures: list[str]) -> None:
+        self._dead_letters.read(time.time(), self._queues.existing, failures)
+        self._dead_status = tuple(self._dead_letters.status())
+
+    def _read_schedulers(self, failures: list[str]) -> None:
+        self._scheduler_status = tuple(self._schedulers.read(time.time(), self._queues.existing, failures))
+
+    def _requests(self) -> int:
+        return self._queues.requests + self._groups.requests + self._dead_letters.requests + self._schedulers.requests
+
+
+class Inspector(Closable):
+    """Watches queues from outside, in one thread that reads Kafka at intervals. Any thread can call its methods.
+
+    It joins no group, commits nothing, and needs the permissions Describe on the groups, and Describe and Read on the
+    topics.
+
+    What it reads is bounded: 200 groups, 20,000 partitions, 40 single records a reading, the newest 2,000 letters of a
+    dead-letter topic, and 5,000 schedules of a scheduler.
+
+    Args:
+        config: The settings of librdkafka.
+        groups: The groups to watch, by their logical names. By default the level groups, and the groups with an offset
+            map.
+        topics: The topics to watch, by their logical names. By default all topics of the groups.
+        dead_letters: The dead-letter topics to read. By default those whose names end as is usual, such as `-dead`.
+        schedulers: The schedulers to read. By default all that have topics.
+        every: The seconds between two readings, at least 0.2.
+
+    Raises:
+        ConfigError: A setting or an argument is not valid.
+        KafkaError: Kafka cannot be reached.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        groups: Sequence[str] = (),
+        topics: Sequence[str] = (),
+        dead_letters: Sequence[str] = (),
+        schedulers: Sequence[str] = (),
+        every: float = EVERY,
+    ) -> None:
+        if not every >= _LEAST_EVERY:
+            raise ConfigError(f"every is {every!r}; it must be at least {_LEAST_EVERY:g} seconds.")
+        self._config = config
+        self._every = every
+        self._reader = SnapshotReader(config, groups, topics, dead_letters, schedulers)
+        self._changed = threading.Condition()
+        self._latest: Snapshot | None = None
+        self._failure: HeadwayError | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headway-inspector", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading. A request that is on its way is not waited for long."""
+        self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join(_CLOSED_WITHIN)
+
+    def snapshot(self, timeout: float = _FIRST_WITHIN) -> Snapshot:
+        """Return the latest snapshot. The first call waits for the first reading, for at most `timeout` seconds.
+
+        Raises `KafkaError` if there is none in time. Later failures are `notes` of the snapshot.
+        """
+        return self._wait(lambda latest: True, timeout)
+
+    def newer(self, than: Snapshot, timeout: float = _FIRST_WITHIN) -> Snapshot:
+        """Wait up to `timeout` seconds for a snapshot that is newer than this one, and return the latest one."""
+        try:
+            return self._wait(lambda latest: latest is not than, timeout)
+        except KafkaError:
+            return self.snapshot(0.0)
+
+    def _wait(self, is_wanted: Callable[[Snapshot], bool], timeout: float) -> Snapshot:
+        def has_come() -> bool:
+            found = self._latest is not None and is_wanted(self._latest)
+            return found or self._closing.is_set() or (self._latest is None and self._failure is not None)
+
+        with self._changed:
+            self._changed.wait_for(has_come, timeout)
+            if self._latest is not None and (is_wanted(self._latest) or self._closing.is_set()):
+                return self._latest
+            raise self._failure or KafkaError(f"Kafka has not answered within {timeout:g} s. Check that it is up.")
+
+    def record(self, kafka_topic: str, partition: int, offset: int) -> Message | None:
+        """Read one record, with its value. Returns None if there is no record at this offset.
+
+        Each call uses a client of its own, and takes some tenths of a second. Raises `KafkaError` if the partition
+        cannot be read.
+        """
+        if not is_topic_name(kafka_topic) or partition < 0 or offset < 0:
+            return None
+        with GroupInspector(self._config, "headway-inspection") as reader:
+            end = reader.ends([(kafka_topic, partition)]).get((kafka_topic, partition), 0)
+            found = reader.read((kafka_topic, partition), offset, min(end, offset + 1))
+            return next(found, None)
+
+    def letter(self, topic: str, partition: int, offset: int) -> Letter | None:
+        """Read one dead letter, with its value. Returns None if there is none. Raises the same errors as `record`.
+
+        `settled` is always False, because the commits that remember it are not read.
+        """
+        message = self.record(topic, partition, offset)
+        return None if message is None else Letter.of(message, settled=False)
+
+    def _run(self) -> None:
+        with self._reader:
+            for _ in self._intervals():
+                try:
+                    self._show(self._reader.read(), None)
+                except HeadwayError as error:
+                    self._show(self._latest and _with_note(self._latest, str(error)), error)
+                except Exception as error:  # the next reading may succeed
+                    log.exception("Reading the state of queues raised an unexpected error. The thread continues.")
+                    self._show(self._latest, KafkaError(f"The state of queues cannot be read: {error!r}"))
+
+    def _intervals(self) -> Iterator[None]:
+        while not self._closing.is_set():
+            began = time.monotonic()
+            yield
+            self._closing.wait(max(0.0, self._every - (time.monotonic() - began)))
+
+    def _show(self, snapshot: Snapshot | None, failure: HeadwayError | None) -> None:
+        with self._changed:
+            self._latest, self._failure = snapshot, failure
+            self._changed.notify_all()
+
+
+def _with_note(snapshot: Snapshot, note: str) -> Snapshot:
+    return snapshot if note in snapshot.notes else replace(snapshot, notes=(note, *snapshot.notes))

@@ -1,0 +1,68 @@
+"""What changed from one snapshot to the next, in sentences for a user."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from headway.inspection.snapshot import LevelStatus, SeenChange, Snapshot
+
+STUCK_AFTER = 30.0
+"""The seconds after which it is worth a sentence that a record holds back the commit of its partition."""
+
+
+def changes_between(before: Snapshot, after: Snapshot) -> list[SeenChange]:
+    """Return the changes of members, of the partitions that they have, of stuck records and of dead letters."""
+    return [SeenChange(after.taken_at, sentence) for sentence in _sentences(before, after)]
+
+
+def _sentences(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    yield from _members(before, after)
+    levels = {(level.group, level.kafka_topic): level for _, level in before.levels}
+    for _, level in after.levels:
+        if (earlier := levels.pop((level.group, level.kafka_topic), None)) is None:
+            yield f"{level.kafka_topic} is now read by {level.group}."
+        else:
+            yield from _stuck(before, earlier, after, level)
+    letters = {each.topic: each.total for each in before.dead_letters}
+    for each in after.dead_letters:
+        if (new := each.total - letters.get(each.topic, each.total)) > 0:
+            yield f"{new:,} dead letter{'' if new == 1 else 's'} arrived in {each.topic}."
+
+
+def _members(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    earlier = {each.member_id: each for each in before.members}
+    now = {each.member_id: each for each in after.members}
+    gone = Counter((each.group, f"{each.client_id}@{each.host}") for id_, each in earlier.items() if id_ not in now)
+    new = Counter((each.group, f"{each.client_id}@{each.host}") for id_, each in now.items() if id_ not in earlier)
+    for (group, name), count in gone.items():
+        yield f"{_counted(name, count)} left {group}."
+    for (group, name), count in new.items():
+        yield f"{_counted(name, count)} joined {group}."
+    moved = Counter(
+        (each.group, f"{each.client_id}@{each.host}", each.partitions, earlier[id_].partitions)
+        for id_, each in now.items()
+        if id_ in earlier and each.partitions != earlier[id_].partitions
+    )
+    for group, name, partitions, had in moved:
+        yield f"{name} has {partitions} partition{'' if partitions == 1 else 's'} in {group}, and had {had}."
+
+
+def _counted(name: str, count: int) -> str:
+    return name if count == 1 else f"{count} members {name}"
+
+
+def _stuck(before: Snapshot, earlier: LevelStatus, after: Snapshot, level: LevelStatus) -> Iterator[str]:
+    was, now = _long_stuck(before, earlier), _long_stuck(after, level)
+    for partition, offset in now.items():
+        if was.get(partition) != offset:
+            yield f"Offset {offset:,} of {level.kafka_topic}, partition {partition}, is stuck."
+    for partition, offset in was.items():
+        if now.get(partition) != offset:
+            yield f"Offset {offset:,} of {level.kafka_topic}, partition {partition}, is no longer stuck."
+
+
+def _long_stuck(snapshot: Snapshot, level: LevelStatus) -> dict[int, int]:
+    return {
+        each.partition: each.stuck.offset
+        for each in level.partitions
+        if each.stuck and snapshot.taken_at - each.stuck.since >= STUCK_AFTER
+    }
