@@ -39,8 +39,9 @@ class Bare:
         number = 0
         while not self._stopping:
             for message in self._consumer.consume(500, 0.001):
-                if message.error() is None:
-                    due = decode(dict(message.headers() or [])["headway.delay"])  # type: ignore[arg-type]
+                # A scheduler also writes empty records, which only get a broker's timestamp.
+                if message.error() is None and (headers := message.headers()):
+                    due = decode(dict(headers)["headway.delay"])  # type: ignore[arg-type]
                     heapq.heappush(heap, (due["due"], number, (due["topic"], message)))
                     number += 1
             now = time.time() * 1000
