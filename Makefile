@@ -10,7 +10,7 @@ TESTERS ?= 5
 SLOW_TESTERS ?= 2
 WITHIN ?=
 
-.PHONY: help setup demo test test-interrupts test-slow test-all lint bench speed quirks lock clean
+.PHONY: help setup demo test test-interrupts test-slow test-all lint bench speed peers quirks lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -81,6 +81,9 @@ bench: $(BUILT)  ## every benchmark, quickly; results as JSON in bench-output/
 
 speed: $(BUILT)  ## CPU a record on each hot path, beside a fixed commit, in turns [ARGS="--paths relay"]
 	$(BIN)/python benchmarks/speed.py $(ARGS)
+
+peers: $(BUILT)  ## beside the Java parallel consumer, confluent-kafka and Spark's connector [ARGS="--only table"]
+	$(BIN)/python benchmarks/peers.py $(ARGS)
 
 quirks: $(BUILT)  ## which of librdkafka's faults still exist, shown on plain confluent-kafka [ARGS=close_in_a_callback]
 	$(BIN)/python -m quirks $(ARGS)

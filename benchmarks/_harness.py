@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -35,6 +36,20 @@ class Aim:
     holds: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A figure beside a peer's: the medians of turns, and the median of the turns' ratios. Not each has an aim."""
+
+    work: str
+    peer: str
+    unit: str
+    theirs: float
+    ours: float
+    ratio: float
+    aim: str
+    holds: bool | None
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """The value that so many percent of the values are not above; nan of none, which no aim accepts.
 
@@ -54,6 +69,14 @@ def ratio(value: float, to: float) -> float:
     return value / to if to and math.isfinite(to) else math.nan
 
 
+def _in_full(value: float) -> str:
+    """
+    >>> _in_full(62345.6), _in_full(0.25)
+    ('62,346', '0.25')
+    """
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 @dataclass(slots=True)
 class Report:
     """The answer to a benchmark's question. A figure that could not be measured on this machine is nan, and said so."""
@@ -61,6 +84,7 @@ class Report:
     question: str
     results: list[Result] = field(default_factory=list)
     aims: list[Aim] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
 
     def add(self, case: str, system: str, value: float, unit: str) -> float:
         """Note a figure, and give it back."""
@@ -75,8 +99,45 @@ class Report:
         """An aim with an upper bound."""
         self.aims.append(Aim(name, f"<= {bound:g}", measured, measured <= bound))
 
+    def compare(
+        self,
+        work: str,
+        peer: str,
+        unit: str,
+        theirs: Sequence[float],
+        ours: Sequence[float],
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+    ) -> None:
+        """Note figures of both, in the order of the turns. The bounds are of ours as a multiple of the peer's."""
+        times = statistics.median(ratio(one, other) for one, other in zip(ours, theirs, strict=True))
+        aim, holds = "", None
+        if at_least is not None:
+            aim, holds = f">= {at_least:g}", times >= at_least
+        elif at_most is not None:
+            aim, holds = f"<= {at_most:g}", times <= at_most
+        medians = statistics.median(theirs), statistics.median(ours)
+        self.comparisons.append(Comparison(work, peer, unit, *medians, times, aim, holds))
+
     def show(self, console: Console) -> None:
-        """The table for people."""
+        """The tables for people."""
+        if self.results:
+            self._show_results(console)
+        if self.comparisons:
+            self._show_comparisons(console)
+
+    def _show_comparisons(self, console: Console) -> None:
+        table = Table(title=self.question, title_justify="left")
+        for name in ("work", "peer", "unit", "peer's", "ours", "ratio", "aim", ""):
+            table.add_column(name, no_wrap=True)
+        verdicts = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
+        for each in self.comparisons:
+            figures = (_in_full(each.theirs), _in_full(each.ours), f"{each.ratio:.2f}")
+            table.add_row(each.work, each.peer, each.unit, *figures, each.aim, verdicts[each.holds])
+        console.print(table)
+
+    def _show_results(self, console: Console) -> None:
         table = Table("case", "system", "value", "unit", title=self.question, title_justify="left")
         for result in self.results:
             value = "not measured" if math.isnan(result.value) else f"{result.value:,.4g}"
@@ -109,10 +170,12 @@ class Options:
             yield broker.bootstrap_servers
 
 
-def main(question: str, measure: Callable[[Report, Options], None], *, plots: bool = False) -> None:
+def main(
+    question: str, measure: Callable[[Report, Options], None], *, selects: bool = False, plots: bool = False
+) -> None:
     """Parse the options, measure, show, and write the JSON.
 
-    With `plots`, the benchmark has rows to choose from, and draws a plot.
+    With `selects`, the benchmark has rows to choose from. With `plots`, it draws a plot.
     """
     parser = argparse.ArgumentParser(description=question)
     parser.add_argument("--quick", action="store_true", help="a smaller run, under a minute")
@@ -120,14 +183,15 @@ def main(question: str, measure: Callable[[Report, Options], None], *, plots: bo
     parser.add_argument(
         "--bootstrap-servers", metavar="HOST:PORT", help="a broker to use, instead of a fresh local one"
     )
-    if plots:
+    if selects:
         parser.add_argument("--only", default="", metavar="WORDS", help="measure only rows whose names contain this")
+    if plots:
         parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the plot here (.svg or .png)")
     arguments = parser.parse_args()
     chosen = Options(
         arguments.quick,
         arguments.bootstrap_servers,
-        only=arguments.only if plots else "",
+        only=arguments.only if selects else "",
         plot=arguments.plot if plots else None,
     )
     report = Report(question)

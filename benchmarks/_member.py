@@ -89,7 +89,7 @@ def main() -> None:
         meter = poll(config, topic, int(count), float(per_second))
     else:
         meter = parallel(kind, config, topic, int(count), float(per_second))
-    print(meter.microseconds, meter.megabytes)
+    print(meter.cost.microseconds, meter.megabytes)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
-"""The hot paths, each as a program: `python _speed_paths.py PATH ADDRESS TOPIC COUNT` prints its µs of CPU a record.
+"""The hot paths, each as a program: `python _speed_paths.py PATH ADDRESS TOPIC COUNT`.
 
-`speed.py` runs them on two trees in turns, by PYTHONPATH. So they use public names only, and the few that the
-reference commit has under another name are found at the top.
+A program prints µs of CPU a record, and records a second. `speed.py` runs them on two trees in turns, by PYTHONPATH.
+So they use public names only, and the few that the reference commit has under another name are found at the top.
 """
 
 import asyncio
 import gc
 import itertools
+import statistics
 import sys
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from _cpu_clock import CpuClock
+from _cpu_clock import Cost, CpuClock, cpu_of_all
 
 import headway
 from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, PriorityConsumer, Relay, Scheduler
@@ -26,6 +26,11 @@ MAX_CONCURRENCY = "concurrency" if IS_REFERENCE else "max_concurrency"
 SLOTS = 1000
 IN_FLIGHT = 20_000
 PATIENCE = 120  # seconds
+SPARK_WARM_UPS = 2  # the JVM compiles what is hot
+SPARK_RUNS = 3  # it goes on with that now and then, so that a single run says little
+
+Measure = Callable[[str, str, int], Cost]
+"""(address, topic, count) -> what a record cost."""
 
 
 def consumer_config(address: str) -> dict[str, Any]:
@@ -33,11 +38,11 @@ def consumer_config(address: str) -> dict[str, Any]:
     return {"bootstrap.servers": address, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
 
 
-def parallel(executor: str, milliseconds: int, ordering: Ordering) -> Callable[[str, str, int], float]:
+def parallel(executor: str, milliseconds: int, ordering: Ordering) -> Measure:
     """A parallel consumer with 1,000 slots, of which each record takes one for so long."""
     seconds = milliseconds / 1000
 
-    def measure(address: str, topic: str, count: int) -> float:
+    def measure(address: str, topic: str, count: int) -> Cost:
         clock, numbers = CpuClock(count), itertools.count(1)
         consumer = ParallelConsumer(consumer_config(address), ordering=ordering, max_concurrency=SLOTS)
         consumer.subscribe(topic)
@@ -55,12 +60,12 @@ def parallel(executor: str, milliseconds: int, ordering: Ordering) -> Callable[[
                 consumer.stop()
 
         consumer.run(on_the_loop if executor == "loop" else in_a_thread)
-        return clock.microseconds
+        return clock.cost
 
     return measure
 
 
-def poll(address: str, topic: str, count: int) -> float:
+def poll(address: str, topic: str, count: int) -> Cost:
     """`PriorityConsumer.poll` with three levels, of which the records are in the lowest."""
     clock, read = CpuClock(count), 0
     with PriorityConsumer({**consumer_config(address), LEVELS: 3, "max.poll.records": 500}) as consumer:
@@ -70,10 +75,10 @@ def poll(address: str, topic: str, count: int) -> float:
                 record.value  # noqa: B018 - reading it is what is measured
                 read += 1
                 clock.see(read)
-    return clock.microseconds
+    return clock.cost
 
 
-def iteration(address: str, topic: str, count: int) -> float:
+def iteration(address: str, topic: str, count: int) -> Cost:
     """The same by iteration."""
     clock = CpuClock(count)
     with PriorityConsumer({**consumer_config(address), LEVELS: 3, "max.poll.records": 500}) as consumer:
@@ -82,10 +87,10 @@ def iteration(address: str, topic: str, count: int) -> float:
             record.value  # noqa: B018 - as above
             if clock.see(read):
                 break
-    return clock.microseconds
+    return clock.cost
 
 
-def produce(address: str, topic: str, count: int) -> float:
+def produce(address: str, topic: str, count: int) -> Cost:
     """`send` with a key to three levels, each future looked at."""
     name = "PriorityProducer" if hasattr(headway, "PriorityProducer") else "Producer"
     clock, futures = CpuClock(count), deque[Any]()
@@ -101,13 +106,13 @@ def produce(address: str, topic: str, count: int) -> float:
             clock.see(number)
         producer.flush()
         clock.see(count)
-    return clock.microseconds
+    return clock.cost
 
 
-def relay(mode: Any) -> Callable[[str, str, int], float]:
+def relay(mode: Any) -> Measure:
     """A relay that delivers records that are all due, until the last is stored."""
 
-    def measure(address: str, topic: str, count: int) -> float:
+    def measure(address: str, topic: str, count: int) -> Cost:
         from headway.delay.topics import create_topics  # noqa: PLC0415 - the others need not import it
 
         settings, name = {"bootstrap.servers": address}, f"speed-{uuid.uuid4().hex[:8]}"
@@ -118,7 +123,7 @@ def relay(mode: Any) -> Callable[[str, str, int], float]:
         clock = CpuClock(count)
         with Relay(settings, name=name, mode=mode).running():
             _see_stored(address, topic, clock)
-        return clock.microseconds
+        return clock.cost
 
     return measure
 
@@ -135,12 +140,10 @@ def _see_stored(address: str, topic: str, clock: CpuClock) -> None:
     consumer.close()
 
 
-def spark(path: str) -> Callable[[str, str, int], float]:
+def spark(path: str) -> Measure:
     """Spark's source, sink or stage: CPU of the driver, the JVM and the Python workers, in a session that is warm."""
 
-    def measure(address: str, topic: str, count: int) -> float:
-        import psutil  # noqa: PLC0415 - the others need not import it
-
+    def measure(address: str, topic: str, count: int) -> Cost:
         from headway.spark import local_session, parallel_map  # noqa: PLC0415 - needs PySpark
 
         session = local_session("headway speed", {})
@@ -168,27 +171,22 @@ def spark(path: str) -> Callable[[str, str, int], float]:
 
         run = {"source": source, "sink": sink, "stage": stage}[path]
 
-        def used() -> float:
-            me = psutil.Process()
-            total = 0.0
-            for each in (me, *me.children(recursive=True)):
-                with suppress(psutil.NoSuchProcess):  # a worker of Spark that has just ended
-                    total += sum(each.cpu_times()[:2])
-            return total
+        def once() -> Cost:
+            began, at = cpu_of_all(), time.perf_counter()
+            run()
+            return Cost((cpu_of_all() - began) / count * 1e6, count / (time.perf_counter() - at))
 
         try:
-            for _ in range(2):  # the JVM compiles what is hot
+            for _ in range(SPARK_WARM_UPS):
                 run()
-            began = used()
-            run()
-            return (used() - began) / count * 1e6
+            return statistics.median_low(once() for _ in range(SPARK_RUNS))
         finally:
             session.stop()
 
     return measure
 
 
-PATHS: dict[str, tuple[int, Callable[[str, str, int], float]]] = {
+PATHS: dict[str, tuple[int, Measure]] = {
     "parallel, loop, 0 ms, by key": (200_000, parallel("loop", 0, Ordering.KEY)),
     "parallel, loop, 0 ms, unordered": (200_000, parallel("loop", 0, Ordering.UNORDERED)),
     "parallel, loop, 1 ms, by key": (200_000, parallel("loop", 1, Ordering.KEY)),
@@ -214,4 +212,4 @@ PATHS: dict[str, tuple[int, Callable[[str, str, int], float]]] = {
 if __name__ == "__main__":
     _, path, at, of, number = sys.argv
     gc.freeze()  # as a worker does
-    print(PATHS[path][1](at, of, int(number)))
+    print(*PATHS[path][1](at, of, int(number)))

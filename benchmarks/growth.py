@@ -446,4 +446,4 @@ def measure(report: Report, options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(QUESTION, measure, plots=True)
+    main(QUESTION, measure, selects=True, plots=True)

@@ -1,9 +1,10 @@
 """How near does one parallel consumer come to what its slots allow?
 
-(a) Records that take 0 to 5 ms, in every ordering, beside the ideal makespan: that of list scheduling with the very
-times that the handlers took. (b) Fixed times against the bound, in flight ÷ time, and beside bare threads and tasks
-that do nothing but take that time. (c) Keys of which few are frequent. (d) Handlers that need the processor, in
-processes, beside one thread. (e) A crash with everything done behind one stuck record. (f) The engine alone.
+(a) Records that take 0 to 5 ms, in every ordering, 16 in flight, beside the ideal makespan: that of list scheduling
+with the very times that the handlers took. `peers.py` has 100 in flight, beside the Java parallel consumer. (b) Fixed
+times against the bound, in flight ÷ time, and beside bare threads and tasks that do nothing but take that time. (c)
+Keys of which few are frequent. (d) Handlers that need the processor, in processes, beside one thread. (e) A crash with
+everything done behind one stuck record. (f) The engine alone.
 """
 
 import asyncio
@@ -99,18 +100,31 @@ class Call(NamedTuple):
     ended: float
 
 
+class Makespan(NamedTuple):
+    """The seconds from the first call to the end of the last, and the least that they can be."""
+
+    seconds: float
+    ideal: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times the ideal it is."""
+        return self.seconds / self.ideal
+
+
+def table_rows(count: int) -> list[tuple[str, Ordering, int]]:
+    """The table in the README of the Java parallel consumer: name, ordering, number of keys."""
+    numbers = (1, 2, 5, 10, 20, 50, 100, 1_000, 10_000)
+    keys = [(f"{keys:,} {'key' if keys == 1 else 'keys'}", Ordering.KEY, keys) for keys in numbers]
+    return [("partition", Ordering.PARTITION, count), *keys, ("unordered", Ordering.UNORDERED, count)]
+
+
 def classic_table(report: Report, topics: Topics, count: int, quick: bool) -> None:
     """The table of the Java parallel consumer: one partition, 0 to 5 ms a record."""
-    cases: list[tuple[str, Ordering, int]] = [("partition", Ordering.PARTITION, count)]
-    cases += [(f"{keys} keys", Ordering.KEY, keys) for keys in (1, 2, 5, 10, 20, 50, 100, 1_000, 10_000)]
-    cases += [("unordered", Ordering.UNORDERED, count)]
-    for name, ordering, keys in cases[5:6] if quick else cases:
+    rows = table_rows(count)
+    for name, ordering, keys in rows[5:6] if quick else rows:
         topic = topics.filled([str(i % keys) for i in range(count)], 1)
-        for slots, aim in TABLE_AIMS.items():
-            for executor in ("threads", "async"):
-                ratio = _beside_ideal(topics, topic, count, ordering, slots, executor)
-                report.add(f"(a) {name}, {slots} in flight", executor, ratio, "× the ideal makespan")
-                report.at_most(f"(a) {name}, {slots} in flight, {executor}: × ideal", ratio, aim)
+        beside_ideal(report, topics, f"(a) {name}", topic, count, ordering, 16)
 
 
 def skewed_keys(report: Report, topics: Topics, count: int) -> None:
@@ -119,22 +133,37 @@ def skewed_keys(report: Report, topics: Topics, count: int) -> None:
     weights = list(itertools.accumulate(1 / rank for rank in range(1, 1001)))
     keys = [str(bisect.bisect(weights, draw.random() * weights[-1])) for _ in range(count)]
     topic = topics.filled(keys, 1)
-    for slots, aim in TABLE_AIMS.items():
-        for executor in ("threads", "async"):
-            ratio = _beside_ideal(topics, topic, count, Ordering.KEY, slots, executor)
-            report.add(f"(c) Zipf keys, {slots} in flight", executor, ratio, "× the ideal makespan")
-            report.at_most(f"(c) Zipf keys, {slots} in flight, {executor}: × ideal", ratio, aim)
+    for slots in TABLE_AIMS:
+        beside_ideal(report, topics, "(c) Zipf keys", topic, count, Ordering.KEY, slots)
 
 
-def _beside_ideal(topics: Topics, topic: str, count: int, ordering: Ordering, slots: int, executor: str) -> float:
+def beside_ideal(
+    report: Report, topics: Topics, name: str, topic: str, count: int, ordering: Ordering, slots: int
+) -> None:
+    """Note the makespan on threads and on an event loop, as a multiple of the ideal."""
+    for executor in ("threads", "async"):
+        calls = all_calls(topics, topic, drawn_seconds(count), ordering, slots, executor)
+        ratio = makespan(calls, ordering, slots).ratio
+        report.add(f"{name}, {slots} in flight", executor, ratio, "× the ideal makespan")
+        report.at_most(f"{name}, {slots} in flight, {executor}: × ideal", ratio, TABLE_AIMS[slots])
+
+
+def drawn_seconds(count: int) -> list[float]:
+    """How long each record takes, by offset."""
     draw = random.Random(11)
-    seconds = [draw.uniform(0, 0.005) for _ in range(count)]
+    return [draw.uniform(0, 0.005) for _ in range(count)]
+
+
+def all_calls(
+    topics: Topics, topic: str, seconds: Sequence[float], ordering: Ordering, slots: int, executor: str
+) -> list[Call]:
+    """Handle a topic of one partition, and return all calls."""
     consumer = topics.consumer(topic, ordering=ordering, max_concurrency=slots)
     calls: list[Call] = []
 
     def note(record: ConsumerRecord, started: float) -> None:
         calls.append(Call(record.offset, record.raw_key, started, time.perf_counter()))
-        if len(calls) == count:
+        if len(calls) == len(seconds):
             consumer.stop()
 
     def handle(record: ConsumerRecord, context: Context) -> None:
@@ -148,17 +177,20 @@ def _beside_ideal(topics: Topics, topic: str, count: int, ordering: Ordering, sl
         note(record, started)
 
     consumer.run(handle if executor == "threads" else handle_async)
-    lanes = {Ordering.KEY: "key", Ordering.PARTITION: "one", Ordering.UNORDERED: "offset"}
-    of_call: dict[str, Callable[[Call], Any]] = {
-        "key": lambda call: call.key,
-        "one": lambda call: None,
-        "offset": lambda call: call.offset,
+    return calls
+
+
+def makespan(calls: Sequence[Call], ordering: Ordering, slots: int) -> Makespan:
+    """How long the calls took together, beside list scheduling with their very times."""
+    of_call: dict[Ordering, Callable[[Call], Any]] = {
+        Ordering.KEY: lambda call: call.key,
+        Ordering.PARTITION: lambda call: None,
+        Ordering.UNORDERED: lambda call: call.offset,
     }
-    lane = of_call[lanes[ordering]]
+    lane = of_call[ordering]
     in_order = sorted(calls, key=lambda call: call.offset)
     shortest = ideal([(lane(call), call.ended - call.started) for call in in_order], slots)
-    took = max(call.ended for call in calls) - min(call.started for call in calls)
-    return took / shortest
+    return Makespan(max(call.ended for call in calls) - min(call.started for call in calls), shortest)
 
 
 # (b): fixed times

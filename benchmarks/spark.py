@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from _connector import spark_settings
+from _cpu_clock import Cost, cpu_of_all
 from _harness import Options, Report, main, percentile
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +25,7 @@ from headway.spark import local_session
 QUESTION = "The Spark source, beside Spark's own connector where its jars can be had"
 LEVELS, PARTITIONS = 3, 4
 SCHEDULING_TASKS = 8
+SOURCE_AIMS = {100: 1.0, 1_000: 1.3}  # by the bytes of a row, as a multiple of the connector's speed
 LIMIT = 50_000  # records of a micro-batch
 HIGH_PER_S = 100
 TRICKLE_PER_S = 200
@@ -93,8 +95,12 @@ def measure(report: Report, options: Options) -> None:
             spark.stop()
 
 
-def throughput(report: Report, bench: Bench) -> None:
-    """Rows a second into a filter that looks at every value; each system in turn, without the first round."""
+def throughput(report: Report, bench: Bench) -> dict[int, list[dict[str, Cost]]]:
+    """Rows a second into a filter that looks at every value; each system in turn, without the first round.
+
+    Returns what a row cost in each round by system, for each size of the rows.
+    """
+    found: dict[int, list[dict[str, Cost]]] = {}
     for size, records in ((100, 100_000),) if bench.quick else ((100, 2_000_000), (1_000, 400_000)):
         case = f"read {records:,} rows of {size:,} B"
         topic = bench.topic("throughput", levels=1)
@@ -103,27 +109,30 @@ def throughput(report: Report, bench: Bench) -> None:
         if bench.connector:
             plain = bench.theirs(topic, 1)
             systems |= {"connector": ("kafka", plain), "connector, tuned": ("kafka", plain | TUNED)}
-        rounds: list[dict[str, float]] = []
+        rounds: list[dict[str, Cost]] = []
         for _ in range(2 if bench.quick else 8):
             rounds.append({})
             for name, (kind, given) in systems.items():
-                rounds[-1][name] = records / _seconds_to_read(bench.spark, kind, given, size, records)
-        warm = rounds[1:]
+                rounds[-1][name] = _cost_to_read(bench.spark, kind, given, size, records)
+        warm = found[size] = rounds[1:]
         for name in systems:
-            report.add(case, name, statistics.median(rates[name] for rates in warm), "rows/s")
-        for name, text, aim in (("connector", "as it comes", 1.0), ("connector, tuned", "tuned", 0.9)):
-            if name in systems and size == 100:
-                ratio = statistics.median(rates["headway"] / rates[name] for rates in warm)
-                report.at_least(f"source ÷ connector {text}", ratio, aim)
+            report.add(case, name, statistics.median(costs[name].per_second for costs in warm), "rows/s")
+            report.add(case, name, statistics.median(costs[name].microseconds for costs in warm), "µs of CPU a row")
+        for name in (name for name in systems if name != "headway"):
+            ratio = statistics.median(costs["headway"].per_second / costs[name].per_second for costs in warm)
+            report.at_least(f"source ÷ {name}, {size:,} B", ratio, SOURCE_AIMS[size])
+    return found
 
 
-def _seconds_to_read(spark: SparkSession, kind: str, options: dict[str, str], size: int, records: int) -> float:
-    """How long the micro-batches took that read all; what a query needs to start is not in it."""
+def _cost_to_read(spark: SparkSession, kind: str, options: dict[str, str], size: int, records: int) -> Cost:
+    """How long the micro-batches took that read all, without the start of the query; and the CPU of the whole query."""
+    began = cpu_of_all()
     frame = spark.readStream.format(kind).options(**options, startingOffsets="earliest").load()
     with _running(frame.where(F.length("value") != size), once=True) as query:
         query.awaitTermination()
     assert sum(each["numInputRows"] for each in query.recentProgress) == records
-    return float(sum(each["durationMs"]["triggerExecution"] for each in query.recentProgress)) / 1000
+    seconds = sum(each["durationMs"]["triggerExecution"] for each in query.recentProgress) / 1000
+    return Cost((cpu_of_all() - began) / records * 1e6, records / seconds)
 
 
 def trickle(report: Report, bench: Bench) -> None:
