@@ -25,6 +25,7 @@ SUMMARIES = {
     "schedule": "Schedule records for later; list, cancel or reschedule pending ones.",
     "relay": "Deliver delayed records when they are due.",
     "worker": "Run handlers that are declared with @worker, and keep them running.",
+    "top": "Watch queues: what waits, what is stuck, what failed, and what is due.",
     "offsets": "Show, copy and reset the commits of groups, with their offset maps.",
     "dead": "List dead letters, inspect them, and send them again.",
     "pipeline": "Run pipelines on Spark.",

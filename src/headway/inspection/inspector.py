@@ -61,8 +61,9 @@ class SnapshotReader(Closable):
         topics: Sequence[str] = (),
         dead_letters: Sequence[str] = (),
         schedulers: Sequence[str] = (),
+        every: float = EVERY,
     ) -> None:
-        self._queues = QueuesReader(config, groups, topics)
+        self._queues = QueuesReader(config, groups, topics, every)
         kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         self._groups = GroupsReader(config)
         records = self._queues.records
@@ -161,7 +162,7 @@ class Inspector(Closable):
             raise ConfigError(f"every is {every!r}; it must be at least {_LEAST_EVERY:g} seconds.")
         self._config = config
         self._every = every
-        self._reader = SnapshotReader(config, groups, topics, dead_letters, schedulers)
+        self._reader = SnapshotReader(config, groups, topics, dead_letters, schedulers, every)
         self._changed = threading.Condition()
         self._latest: Snapshot | None = None
         self._failure: HeadwayError | None = None
@@ -182,6 +183,13 @@ class Inspector(Closable):
         Raises `KafkaError` if there is none in time. Later failures are `notes` of the snapshot.
         """
         return self._wait(lambda latest: True, timeout)
+
+    def latest(self) -> Snapshot | None:
+        """Return the latest snapshot at once, or None if there is none yet. Raises `KafkaError` if Kafka is silent."""
+        with self._changed:
+            if self._latest is None and self._failure is not None:
+                raise self._failure
+            return self._latest
 
     def newer(self, than: Snapshot, timeout: float = _FIRST_WITHIN) -> Snapshot:
         """Wait up to `timeout` seconds for a snapshot that is newer than this one, and return the latest one."""

@@ -13,8 +13,9 @@ from headway.kafka.binding.capi import CommittedOffset, Partition
 class LevelWatch:
     """The partitions of a level, and the rates at which its records arrive and are done."""
 
-    def __init__(self, source: LevelSource) -> None:
+    def __init__(self, source: LevelSource, every: float) -> None:
         self.source = source
+        self._every = every
         self.partitions: dict[int, PartitionWatch] = {}
         self._rates = Rates()
         self._topic_id = ""
@@ -45,7 +46,7 @@ class LevelWatch:
         self._is_first = False
 
     def _watch(self, number: int, now: float) -> PartitionWatch:
-        return self.partitions.get(number) or PartitionWatch(number, now, was_there=self._is_first)
+        return self.partitions.get(number) or PartitionWatch(number, now, self._every, was_there=self._is_first)
 
     def status(self, now: float) -> LevelStatus:
         """Return the state as a value for a snapshot."""

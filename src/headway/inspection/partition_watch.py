@@ -12,14 +12,12 @@ from headway.kafka.binding.capi import CommittedOffset
 from headway.records.history import counts_for, history_of
 from headway.records.record_types import Header, Message, headers_of
 
-STANDS_STILL_AFTER = 10.0
-"""The seconds after which a partition whose commit does not move counts as standing still: two commits could have come.
-
-A partition whose map has done offsets above the commit does not need to wait for that: it is clear what holds it back.
-"""
+COMMITS_EVERY = 5.0
+"""The default time between two commits of a member, in seconds."""
 
 _READ_AGAIN_AFTER = 10.0  # the seconds between two looks at how old the oldest record of a partition is
 _LOOKED_AT_EARLIER = 5.0  # a record that held the commit back for this long is worth a look
+_COUNT_AGAIN_AFTER = 60.0  # seconds
 _MOST_OF_A_KEY = 256  # bytes
 _MOST_OF_A_HEADER = 512
 _MOST_HEADERS = 32
@@ -68,11 +66,14 @@ class PartitionWatch:
     Args:
         partition: The number of the partition.
         now: The time of the first reading, in seconds since the epoch.
+        every: The seconds between two readings. The lowest offset that is not done counts as standing still if it did
+            not change although a commit must have been seen.
         was_there: Whether a member that has the partition at first has had it for longer.
     """
 
-    def __init__(self, partition: int, now: float, *, was_there: bool) -> None:
+    def __init__(self, partition: int, now: float, every: float, *, was_there: bool) -> None:
         self.partition = partition
+        self._stands_still_after = COMMITS_EVERY + every + 0.5
         self.ends_seen = SeenEnds()
         self.log_start = self.log_end = self.lowest = 0
         self._committed: CommittedOffset | None = None
@@ -87,6 +88,7 @@ class PartitionWatch:
         self._facts: RecordFacts | None = None
         self._facts_of, self._facts_at = -1, 0.0
         self._same_key: SameKey | None = None
+        self._counted_at = 0.0
 
     def see(
         self,
@@ -110,7 +112,8 @@ class PartitionWatch:
         self._done = Done(self._map)
         lowest = self._lowest()
         if lowest != self.lowest:
-            self.lowest, self._lowest_since, self._same_key = lowest, now, None
+            self.lowest, self._lowest_since = lowest, now
+            self._same_key, self._counted_at = None, 0.0
         self.done_ahead = sum(len(range(max(each.start, lowest), each.stop)) for each in self._map.complete)
         if member != self._member:
             self._member, self._member_since = member, None if member is None else now
@@ -154,7 +157,7 @@ class PartitionWatch:
 
     def to_count(self, now: float, most: int) -> tuple[int, int] | None:
         """Return the offsets to read to count the records with the stuck one's key, or None if that is done."""
-        is_due = self._same_key is None and now - self._lowest_since >= STANDS_STILL_AFTER
+        is_due = now - self._counted_at >= _COUNT_AGAIN_AFTER and self._stands_still(now)
         if not (is_due and self.not_done > 1 and self.key is not None):
             return None
         return self.lowest + 1, min(self.log_end, self.lowest + 1 + most)
@@ -168,9 +171,9 @@ class PartitionWatch:
         """Return whether the record at an offset has the stuck one's key and is not done."""
         return key is not None and key[:_MOST_OF_A_KEY] == self.key and offset not in self._done
 
-    def has_counted(self, same_key: SameKey) -> None:
+    def has_counted(self, now: float, same_key: SameKey) -> None:
         """Take in how many records have the key of the stuck one."""
-        self._same_key = same_key
+        self._same_key, self._counted_at = same_key, now
 
     def status(self, now: float) -> PartitionStatus:
         """Return the state as a value for a snapshot."""
@@ -202,8 +205,12 @@ class PartitionWatch:
         arrived = self.ends_seen.time_of(self.lowest)
         return arrived if arrived is not None else facts.timestamp if facts else None
 
+    def _stands_still(self, now: float) -> bool:
+        # Without a member, all partitions of the group stand still, and no record is the reason for that.
+        return self._member is not None and now - self._lowest_since >= self._stands_still_after
+
     def _stuck(self, now: float) -> StuckRecord | None:
-        stands_still = self._member is not None and now - self._lowest_since >= STANDS_STILL_AFTER
+        stands_still = self._stands_still(now)
         if not self.not_done or not (self.done_ahead or stands_still or self.lowest in self.tried):
             return None
         facts = self._facts if self._facts and self._facts_of == self.lowest else RecordFacts()
@@ -214,6 +221,7 @@ class PartitionWatch:
             attempts=max(tried.attempts, facts.attempts),
             behind=self.not_done - 1,
             done_ahead=self.done_ahead,
+            stands_still=stands_still,
             timestamp=facts.timestamp,
             key=facts.key,
             headers=facts.headers,

@@ -22,7 +22,8 @@ LISTED_EVERY = 15.0
 _LISTED_AGAIN_AFTER = 4.0  # for a topic that a group reads and that is not in the list yet
 
 _RECORDS_A_READING = 40  # the single records that are read at most in one reading
-_COUNTED = 500  # how many records after a stuck one are read to count those with the same key
+_COUNTED = 20_000  # how many records after a stuck one are read at most to count those with the same key
+_COUNTED_BYTES = 4_000_000  # … and how many bytes of values
 _MOST_PARTITIONS = 20_000  # more would take too long to read
 
 # A single record is wanted from each partition, so a broker should not send a megabyte after it.
@@ -38,14 +39,16 @@ class QueuesReader(Closable):
         config: The settings of librdkafka.
         groups: The groups to watch. See `Discovery`.
         topics: The topics to watch, by their logical names or by those in Kafka. By default all topics of the groups.
+        every: The seconds between two readings.
     """
 
-    def __init__(self, config: Config, groups: Sequence[str], topics: Sequence[str]) -> None:
+    def __init__(self, config: Config, groups: Sequence[str], topics: Sequence[str], every: float) -> None:
         self.admin = Admin(config)
         self.records = GroupInspector({**config, **SMALL_FETCHES}, "headway-inspection", self.admin.client)
         self._groups = GroupsReader(config)
         self._discovery = Discovery(groups)
         self._topics = topics
+        self._every = every
         self._existing: Mapping[str, int] = {}
         self._ids: dict[str, str] = {}
         self._starts: dict[Partition, int] = {}
@@ -161,7 +164,7 @@ class QueuesReader(Closable):
     def _see_level(self, source: LevelSource, now: float, bounds: Mapping[Partition, tuple[int, int]]) -> None:
         level = source.group, source.kafka_topic
         if level not in self._watches or self._watches[level].source != source:
-            self._watches[level] = LevelWatch(source)
+            self._watches[level] = LevelWatch(source, self._every)
         reading = self._readings[source.group]
         commits: Mapping[Partition, CommittedOffset] = reading.commits
         members = {place: each.member_id for each in reading.members for place in each.partitions}
@@ -194,10 +197,18 @@ class QueuesReader(Closable):
         """Count the records that have the key of a stuck one, for one partition in each reading."""
         for _, topic, watch in self._all():
             if wanted := watch.to_count(now, _COUNTED):
-                found = self.records.read((topic, watch.partition), *wanted)
-                count = sum(watch.counts(each.offset() or 0, each.key()) for each in found)
-                watch.has_counted(SameKey(count, wanted[1] - wanted[0]))
+                watch.has_counted(now, self._counted((topic, watch.partition), watch, *wanted))
                 return
+
+    def _counted(self, place: Partition, watch: PartitionWatch, start: int, end: int) -> SameKey:
+        waiting = size = 0
+        for message in self.records.read(place, start, end):
+            offset = message.offset() or 0
+            waiting += watch.counts(offset, message.key())
+            size += len(message.value() or b"")
+            if size > _COUNTED_BYTES:
+                return SameKey(waiting, offset + 1 - start)
+        return SameKey(waiting, end - start)
 
     def _all(self) -> Iterator[tuple[str, str, PartitionWatch]]:
         for (group, topic), level in self._watches.items():

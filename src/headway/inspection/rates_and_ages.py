@@ -7,6 +7,7 @@ from collections.abc import Callable
 RATES_OVER = 30.0
 """The seconds over which rates are computed. Members commit every five seconds, so a shorter time would show waves."""
 
+_LEAST_TIME = 5.0  # seconds; over a shorter time, it is chance how many commits are seen
 _MOST_ENDS = 256
 
 _Look = tuple[float, int, int]
@@ -40,7 +41,9 @@ class Rates:
 
     @property
     def done_per_second(self) -> float | None:
-        """The records that were done per second, or None before the second look."""
+        """The records that were done per second, or None in the first five seconds."""
+        if not self._seen or self._seen[-1][0] - self._seen[0][0] < _LEAST_TIME:
+            return None
         return self._per_second(lambda first, last: max(0, last[1] - last[2] - first[1] + first[2]))
 
     def seconds_of_work(self, not_done: int) -> float | None:

@@ -119,7 +119,7 @@ class SchedulerReader:
     def _read_waiting(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, _Beginning]:
         """Read the first records of each range, without their values."""
         filled = {place: (start, end) for place, (start, end) in ranges.items() if start < end}
-        most = max(1, MOST_SCHEDULES // max(1, len(filled)))
+        most = _equal_limit([end - start for start, end in filled.values()], MOST_SCHEDULES)
         wanted = {place: (start, min(end, start + most)) for place, (start, end) in filled.items()}
         beginnings = {place: _Beginning([], max(0, end - start - most)) for place, (start, end) in ranges.items()}
         for place, message in self._records.read_together(wanted):
@@ -221,6 +221,21 @@ class SchedulersReader:
 
     def _reader(self, name: str) -> SchedulerReader:
         return SchedulerReader(name, self._records, self._bounds)
+
+
+def _equal_limit(sizes: Sequence[int], total: int) -> int:
+    """Return the limit for each range with which all ranges together have at most `total` offsets.
+
+    >>> _equal_limit([10, 500, 900], 1_010)
+    500
+    """
+    left = max(total, len(sizes))
+    for index, size in enumerate(sorted(sizes)):
+        limit = left // (len(sizes) - index)
+        if size > limit:
+            return limit
+        left -= size
+    return max(sizes, default=1)
 
 
 def _has_topics(name: str, existing: Collection[str]) -> bool:

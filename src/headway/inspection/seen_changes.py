@@ -61,8 +61,5 @@ def _stuck(before: Snapshot, earlier: LevelStatus, after: Snapshot, level: Level
 
 
 def _long_stuck(snapshot: Snapshot, level: LevelStatus) -> dict[int, int]:
-    return {
-        each.partition: each.stuck.offset
-        for each in level.partitions
-        if each.stuck and snapshot.taken_at - each.stuck.since >= STUCK_AFTER
-    }
+    found = level.stuck
+    return {each.partition: record.offset for each, record in found if snapshot.taken_at - record.since >= STUCK_AFTER}

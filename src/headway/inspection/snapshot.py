@@ -51,6 +51,8 @@ class StuckRecord:
         behind_same_key: Those of the next `looked_at` records that are not done and have the same key. With an order by
             key, these are the records that wait for it. None if they were not counted.
         done_ahead: The records after it that are already done, which the commit cannot pass.
+        stands_still: Whether it has held back the commit for longer than the time between two commits. Otherwise, it
+            may just be the record that is handled now.
     """
 
     offset: int
@@ -58,6 +60,7 @@ class StuckRecord:
     attempts: int
     behind: int
     done_ahead: int
+    stands_still: bool = False
     timestamp: float | None = None
     key: bytes | None = None
     headers: tuple[Header, ...] = ()
@@ -122,7 +125,7 @@ class LevelStatus:
     Args:
         oldest_seconds: The age of the oldest record that is not done.
         arrived_per_second: How many records arrived in the last half minute, per second. None at first.
-        done_per_second: How many records were done in the last half minute, per second. None at first.
+        done_per_second: How many records were done in the last half minute, per second. None in the first five seconds.
         seconds_of_work: How long it takes to do all that is not done. 0 if all is done. None if it is not known,
             because nothing was done in the last half minute.
     """
@@ -142,10 +145,10 @@ class LevelStatus:
         return sum(each.not_done for each in self.partitions)
 
     @property
-    def stuck(self) -> list[PartitionStatus]:
-        """The partitions with a stuck record, those with the longest standing first."""
-        found = [each for each in self.partitions if each.stuck]
-        return sorted(found, key=lambda each: each.stuck.since if each.stuck else 0.0)
+    def stuck(self) -> list[tuple[PartitionStatus, StuckRecord]]:
+        """The partitions that stand still, with the records that hold them back. The longest standstill comes first."""
+        found = [(each, each.stuck) for each in self.partitions if each.stuck and each.stuck.stands_still]
+        return sorted(found, key=lambda pair: (pair[1].since, pair[1].timestamp or 0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,7 @@
 """`headway offsets`: shows the commits of groups and their offset maps. `copy` and `reset` are in `cli/commits`."""
 
 import difflib
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import click
@@ -11,6 +9,7 @@ import click
 from headway.cli.commands.levels import LEVELS
 from headway.cli.commits.changing import copy, reset
 from headway.cli.display.json_lines import echo_json, json_option
+from headway.cli.display.map_drawing import LEGEND, draw
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import count
 from headway.cli.display.texts import local_time, printable, shortened
@@ -32,10 +31,6 @@ _MOST_CHARACTERS = 40
 
 Members = Mapping[Partition, Member]
 """For each assigned partition, the member of the group to which it is assigned now."""
-WIDTH = 60
-LEGEND = "█ done  ▓▒░ partly  · not done"
-
-_DONE, _PARTLY, _NOT = "█", "░▒▓", "·"
 
 
 class PartitionCommit(NamedTuple):
@@ -404,41 +399,3 @@ def _size(ranges: Iterable[range]) -> int:
 
 def _stream_time(milliseconds: int) -> str:
     return "no time yet" if milliseconds < 0 else local_time(milliseconds)
-
-
-def draw(offset_map: OffsetMap, width: int = WIDTH) -> str:
-    """Draw the offsets from the committed one to the highest that is done.
-
-    All characters stand for the same number of offsets. A character shows "done" only if all its offsets are done, and
-    "not done" only if none of them is.
-
-    >>> draw(OffsetMap(100, (1, 1, 1, 2)))
-    '·█·██'
-    >>> draw(OffsetMap(100, (1, 99)), width=10)
-    '▓█████████'
-    """
-    size = offset_map.end - offset_map.offset
-    cells = min(width, size)
-    bounds = [size * cell // cells for cell in range(cells + 1)] if cells else []
-    done = _done_before(offset_map, bounds)
-    return "".join(
-        _character(done[cell + 1] - done[cell], bounds[cell + 1] - bounds[cell]) for cell in range(len(bounds) - 1)
-    )
-
-
-def _done_before(offset_map: OffsetMap, bounds: list[int]) -> list[int]:
-    """Return how many offsets are done below each bound. The bounds are relative to the committed offset."""
-    edges = list(accumulate(offset_map.runs, initial=0))
-    complete = [run if index % 2 else 0 for index, run in enumerate(offset_map.runs)]
-    totals = list(accumulate(complete, initial=0))
-    counts = []
-    for bound in bounds:
-        run = bisect_right(edges, bound) - 1
-        counts.append(totals[run] + (bound - edges[run] if run % 2 else 0))
-    return counts
-
-
-def _character(done: int, of: int) -> str:
-    if 0 < done < of:
-        return _PARTLY[len(_PARTLY) * done // of]
-    return _DONE if done else _NOT

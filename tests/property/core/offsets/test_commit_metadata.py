@@ -6,7 +6,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.cli.commands.offsets import draw
+from headway.cli.display.map_drawing import draw
 from headway.core.offsets.commit_metadata import UNKNOWN, Done, read_metadata, with_done
 from headway.core.offsets.offset_map import OffsetMap, canonical, encode
 

@@ -1,0 +1,1 @@
+"""What `headway top` shows: its views, its keys, and its screen."""
