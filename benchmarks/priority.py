@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from _harness import Options, Report, main
 
 from headway.core.levels.capacity import BurstWindow, burst_shares, exponential_shares
+from headway.core.levels.fair import Fair
 from headway.core.levels.level_buffer import LevelBuffer
-from headway.core.levels.policies import CapacityBurst, Fair, Policy, Strict
+from headway.core.levels.policies import CapacityBurst, Policy, Strict
 
 QUESTION = "How much of the capacity do the policies use, and what does it cost the levels?"
 LEVELS = 3

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.levels.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential_shares
-from headway.core.levels.policies import Fair, PolicyName, check_policy, highest_and_overdue
+from headway.core.levels.fair import Fair
+from headway.core.levels.policies import PolicyName, check_policy
 
 Levels = Sequence[ReadyQueue[Any]]
 
@@ -69,17 +70,23 @@ class StrictSlots:
         if highest and self._since_overdue >= _OVERDUE_EVERY - 1:
             # The oldest record of the highest level is rarely needed. It must be searched for after each slot that this
             # level takes, but the lower levels remember theirs.
-            overdue = self._overdue(levels[:highest], now)
+            overdue = self._overdue(levels, highest, now)
             if overdue is not None:
-                overdue = self._overdue(levels[: highest + 1], now)
+                overdue = self._overdue(levels, highest + 1, now)
         if overdue is None or overdue == highest:
             self._since_overdue += 1
             return highest
         self._since_overdue = 0
         return overdue
 
-    def _overdue(self, levels: Levels, now: float) -> int | None:
-        return highest_and_overdue((level.oldest() for level in levels), now - self._max_wait)[1]
+    def _overdue(self, levels: Levels, count: int, now: float) -> int | None:
+        """Return which of the lowest `count` levels has waited longest, or None if none of them is overdue."""
+        overdue, before = None, now - self._max_wait
+        for index in range(count):
+            since = levels[index].oldest()
+            if since is not None and since < before:
+                overdue, before = index, since
+        return overdue
 
     def next_change(self) -> None:
         """Return None, because a ready level always gets the slot, so no choice has to be repeated later."""

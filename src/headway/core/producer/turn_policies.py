@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headway.core.levels.capacity import Distributor, distribute, strides
-from headway.core.levels.policies import PolicyName, check_policy, highest_and_overdue
+from headway.core.levels.policies import PolicyName, check_policy
 
 _CAPACITY = 1_000  # the capacity for the distributor to divide; only the proportions of the shares matter
 
@@ -130,7 +130,12 @@ class StrictTurns:
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
         """Return the overdue level that has waited longest, or the highest waiting level if no level is overdue."""
-        highest, overdue = highest_and_overdue(oldest, now - self._max_wait)
+        highest, overdue, before = None, None, now - self._max_wait
+        for level, since in enumerate(oldest):
+            if since is not None:
+                highest = level
+                if since < before:
+                    overdue, before = level, since
         return highest if overdue is None else overdue
 
     def charge(self, level: int, size: int) -> None:

@@ -8,7 +8,8 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from headway.core.levels.policies import Fair, Policy
+from headway.core.levels.fair import Fair
+from headway.core.levels.policies import Policy
 from headway.kafka.reading.range_reader import Offsets
 from headway.records.record_types import TopicPartition
 

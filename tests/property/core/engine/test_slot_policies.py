@@ -10,7 +10,7 @@ from headway.core.engine.assignment import Assignment
 from headway.core.engine.attempt import Attempt
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import BurstSlots, FairSlots, SlotPolicy, StrictSlots
-from headway.core.levels.policies import Fair
+from headway.core.levels.fair import Fair
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
 from tests.plain_python import plain_python

@@ -3,8 +3,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.core.levels.fair import Fair
 from headway.core.levels.level_buffer import LevelBuffer
-from headway.core.levels.policies import CapacityBurst, Fair, Policy, Strict
+from headway.core.levels.policies import CapacityBurst, Policy, Strict
 
 shares_of_powers = st.lists(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), min_size=1, max_size=5)
 
