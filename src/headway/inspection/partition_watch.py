@@ -102,6 +102,7 @@ class PartitionWatch:
 
         `log` is the mark of the topic's id, or None if it is not known.
         """
+        waited = self.not_done > 0
         self.log_start, self.log_end = bounds
         self.ends_seen.see(now, self.log_end)
         if commit != self._committed:
@@ -111,7 +112,7 @@ class PartitionWatch:
         self._map = self._metadata.offset_map or OffsetMap(offset)
         self._done = Done(self._map)
         lowest = self._lowest()
-        if lowest != self.lowest:
+        if lowest != self.lowest or not waited:  # without a record, there was nothing that could stand still
             self.lowest, self._lowest_since = lowest, now
             self._same_key, self._counted_at = None, 0.0
         self.done_ahead = sum(len(range(max(each.start, lowest), each.stop)) for each in self._map.complete)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+import click
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -12,7 +13,7 @@ from headway.cli.display.map_drawing import LEGEND
 from headway.cli.display.texts import printable
 from headway.cli.top.quantities import short_duration
 from headway.cli.top.view_state import VIEWS, ViewState
-from headway.cli.top.views import VIEW_OF, TableView, ViewRow, summary_cells
+from headway.cli.top.views import VIEW_OF, Heading, TableView, ViewRow, summary_cells
 from headway.inspection.snapshot import Snapshot
 
 _TONES = {"": "", "warn": "yellow", "bad": "bold red"}
@@ -97,24 +98,30 @@ def page_size(snapshot: Snapshot, lines: int) -> int:
 
 def print_once(snapshot: Snapshot, console: Console, wanted: str = "") -> None:
     """Print all views that have something to show, one after the other. Rows without the text `wanted` are left out."""
-    console.print(_line("  ".join(cell.text for cell in summary_cells(snapshot))))
-    for note in snapshot.notes:
-        console.print(_line(note, "yellow"))
+    with console.capture() as captured:
+        console.print(*_parts(snapshot, wanted), sep="\n")
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def _parts(snapshot: Snapshot, wanted: str) -> Iterator[RenderableType]:
+    yield _line("  ".join(cell.text for cell in summary_cells(snapshot)))
+    yield from (_line(note, "yellow") for note in snapshot.notes)
     for view in _ONCE:
         state = ViewState(view, filter=wanted)
         found = table_of(snapshot, state)
-        if found.rows or view == "levels":
-            console.print()
-            console.print(_table(found, state, found.rows))
-        if not found.rows and view == "levels":
-            console.print(_line(found.empty))
+        if found.rows:
+            yield Text()
+            yield _table(found, state, found.rows)
+        elif view == VIEWS[0]:
+            yield _line(found.empty)
 
 
 def _head(snapshot: Snapshot, state: ViewState, now: float) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
     age = now - snapshot.taken_at
     at = datetime.fromtimestamp(snapshot.taken_at).astimezone().strftime("%H:%M:%S")
-    line.append(f"headway top {at}", "bold")
+    line.append(at, "bold")
     if state.is_paused:
         line.append("  paused", "bold yellow")
     elif age >= _STALE_AFTER:
@@ -128,7 +135,8 @@ def _head(snapshot: Snapshot, state: ViewState, now: float) -> Text:
 def _tabs(state: ViewState) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
     for number, view in enumerate(VIEWS, 1):
-        line.append(f" {number} {view} ", "reverse" if view == state.view else "dim")
+        line.append(f"{number} {view}", "reverse" if view == state.view else "dim")
+        line.append(" ")
     return line
 
 
@@ -144,33 +152,42 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def _table(view: TableView, state: ViewState, rows: Sequence[ViewRow], columns: int | None = None) -> Table:
-    """Return the rows as a table that fills this many columns of the screen, or that is as wide as its content."""
+    """Return the rows as a table that fits in this many columns of the screen, or that is as wide as its content."""
     titles = list(_titles(view, state))
-    shown = list(range(len(titles))) if columns is None else _fitting(view, titles, rows, columns)
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=columns is not None)
-    for index in shown:
-        heading = view.headings[index]
-        ratio = heading.ratio or None if columns is not None else None
-        table.add_column(titles[index], justify=heading.justify, ratio=ratio, no_wrap=True, overflow="ellipsis")
+    natural = [max(map(cell_len, [title, *(row[at].text for row in rows)])) for at, title in enumerate(titles)]
+    widths = dict(enumerate(natural)) if columns is None else _widths(view.headings, natural, columns)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, width in widths.items():
+        justify = view.headings[index].justify
+        table.add_column(titles[index], justify=justify, width=width, no_wrap=True, overflow="ellipsis")
     for row in rows:
-        table.add_row(*(Text(row[index].text, _TONES[row[index].tone]) for index in shown))
+        table.add_row(*(Text(row[index].text, _TONES[row[index].tone]) for index in widths))
     return table
 
 
-def _fitting(view: TableView, titles: Sequence[str], rows: Sequence[ViewRow], columns: int) -> list[int]:
-    """Return the columns that fit on the screen: all, or without those that matter least."""
-    widths = [max(map(cell_len, [title, *(row[at].text for row in rows)])) for at, title in enumerate(titles)]
-    needed = [
-        min(width, _LEAST_TEXT) if heading.ratio else width
-        for width, heading in zip(widths, view.headings, strict=True)
-    ]
-    shown = list(range(len(titles)))
-    while sum(needed[index] + _GAP for index in shown) - _GAP > columns:
-        least = max(shown, key=lambda index: view.headings[index].rank)
-        if not view.headings[least].rank:
+def _widths(headings: Sequence[Heading], natural: Sequence[int], columns: int) -> dict[int, int]:
+    """Return the width of each column that is shown.
+
+    If not even the least that each column needs fits, those that matter least are left out. What is left over goes to
+    the columns of text.
+    """
+    least = {
+        index: min(width, _LEAST_TEXT) if heading.ratio else width
+        for index, (width, heading) in enumerate(zip(natural, headings, strict=True))
+    }
+    while sum(least.values()) + _GAP * (len(least) - 1) > columns:
+        index = max(least, key=lambda each: headings[each].rank)
+        if not headings[index].rank:
             break
-        shown.remove(least)
-    return shown
+        del least[index]
+    left = columns - sum(least.values()) - _GAP * (len(least) - 1)
+    while left > 0 and (short := [index for index in least if least[index] < natural[index]]):
+        total = sum(headings[index].ratio for index in short)
+        for index, share in [(index, max(1, left * headings[index].ratio // total)) for index in short]:
+            more = min(share, left, natural[index] - least[index])
+            least[index] += more
+            left -= more
+    return least
 
 
 def _titles(view: TableView, state: ViewState) -> Iterator[str]:

@@ -360,7 +360,7 @@ def summary_cells(snapshot: Snapshot) -> Sequence[Cell]:
         Cell(f"{waiting:,} not done"),
         Cell(f"{held:,} stuck", "", "warn" if held else ""),
         Cell(f"{len(snapshot.members):,} members"),
-        Cell(f"{letters:,} dead letters", "", "warn" if letters else ""),
+        Cell(f"{letters:,} dead", "", "warn" if letters else ""),
     ]
     if snapshot.schedulers:
         late = max(each.late_seconds for each in snapshot.schedulers)
