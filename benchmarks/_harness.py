@@ -133,6 +133,9 @@ class Report:
             table.add_column(name, no_wrap=True)
         verdicts = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
         for each in self.comparisons:
+            if math.isnan(each.ratio):
+                table.add_row(each.work, each.peer, each.unit, "", "", "", each.aim, "not measured")
+                continue
             figures = (_in_full(each.theirs), _in_full(each.ours), f"{each.ratio:.2f}")
             table.add_row(each.work, each.peer, each.unit, *figures, each.aim, verdicts[each.holds])
         console.print(table)

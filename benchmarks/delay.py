@@ -174,13 +174,15 @@ def _measure(
     create_topics({"bootstrap.servers": servers}, name, LADDER, 1)
     count = int(rate * seconds)
     with subprocess.Popen(command(name), stderr=subprocess.PIPE, text=True) as process:
-        with Scheduler({"bootstrap.servers": servers}, name=name) as scheduler:
-            scheduler.send_later(b"", VALUE, target, 0)
-        Reader(servers, target).wait(1, PATIENCE)  # it has started
-        reader = Reader(servers, target)
-        due_ms, kept_pace = _schedule(servers, name, target, count, rate)
-        found = [each for each in reader.wait(1 + count, PATIENCE + seconds) if each[0] >= 0]
-        process.terminate()
+        try:
+            with Scheduler({"bootstrap.servers": servers}, name=name) as scheduler:
+                scheduler.send_later(b"", VALUE, target, 0)
+            Reader(servers, target).wait(1, PATIENCE)  # it has started
+            reader = Reader(servers, target)
+            due_ms, kept_pace = _schedule(servers, name, target, count, rate)
+            found = [each for each in reader.wait(1 + count, PATIENCE + seconds) if each[0] >= 0]
+        finally:  # otherwise the relay goes on after a Ctrl-C
+            process.terminate()
         _, said = process.communicate()
     if not kept_pace:
         print(f"Not measured: this machine does not schedule {rate:,} records a second.", flush=True)

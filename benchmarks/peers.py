@@ -62,7 +62,7 @@ class Bench:
     @property
     def count(self) -> int:
         """The records of a run."""
-        return 40_000 if self.quick else 400_000
+        return 40_000 if self.quick else 300_000
 
     @property
     def rounds(self) -> int:

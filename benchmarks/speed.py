@@ -64,7 +64,7 @@ def sources_of(commit: str) -> Iterator[Path]:
 
 def filled_topics(address: str, name: str, count: int) -> None:
     """Fill a topic, and level 0 of the same name, each with `count` records of 100 B by 10,000 keys."""
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     for done in admin.create_topics([NewTopic(each, PARTITIONS, 1) for each in (name, f"{name}-0")]).values():
         done.result()
     levels = [NewTopic(f"{name}-{level}", PARTITIONS, 1) for level in (1, 2)]
@@ -81,7 +81,7 @@ def filled_topics(address: str, name: str, count: int) -> None:
 def empty_topics(address: str) -> str:
     """Create a topic to write to, with three levels, and return its name."""
     name = f"speed-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     topics = [NewTopic(name, 1, 1), *(NewTopic(f"{name}-{level}", 3, 1) for level in range(3))]
     for done in admin.create_topics(topics).values():
         done.result()
