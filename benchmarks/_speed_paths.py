@@ -7,6 +7,7 @@ So they use public names only, and the few that the reference commit has under a
 import asyncio
 import gc
 import itertools
+import os
 import statistics
 import sys
 import time
@@ -23,6 +24,7 @@ from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, Priorit
 IS_REFERENCE = hasattr(headway, "exponential")  # it became `exponential_shares`
 LEVELS = "max.priority" if IS_REFERENCE else "levels"
 MAX_CONCURRENCY = "concurrency" if IS_REFERENCE else "max_concurrency"
+MEASURES = "HEADWAY_SPEED_MEASURES" in os.environ  # set by `speed.py --measured` for one of the two trees
 SLOTS = 1000
 IN_FLIGHT = 20_000
 PATIENCE = 120  # seconds
@@ -45,6 +47,8 @@ def parallel(executor: str, milliseconds: int, ordering: Ordering) -> Measure:
     def measure(address: str, topic: str, count: int) -> Cost:
         clock, numbers = CpuClock(count), itertools.count(1)
         consumer = ParallelConsumer(consumer_config(address), ordering=ordering, max_concurrency=SLOTS)
+        if MEASURES:
+            consumer.measure()
         consumer.subscribe(topic)
 
         def in_a_thread(record: ConsumerRecord, context: Context) -> None:

@@ -16,7 +16,7 @@ import tarfile
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -88,18 +88,20 @@ def empty_topics(address: str) -> str:
     return name
 
 
-def run(path: str, sources: Path, address: str, topic: str, count: int) -> float:
+def run(path: str, sources: Path, address: str, topic: str, count: int, *, measures: bool = False) -> float:
     """Run one path with the sources of one tree, and return µs of CPU a record."""
     program = [sys.executable, str(Path(__file__).with_name("_speed_paths.py")), path, address, topic, str(count)]
-    environment = {**os.environ, "PYTHONPATH": str(sources)}
+    environment = {**os.environ, "PYTHONPATH": str(sources)} | ({"HEADWAY_SPEED_MEASURES": "1"} if measures else {})
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     if done.returncode:
         sys.exit(f"{path} failed with the sources of {sources}:\n{done.stderr}")
     return float(done.stdout.split()[-2])
 
 
-def measure(path: str, reference: Path, address: str, rounds: int, part: float, filled: str) -> Figure:
-    """Run a path on both trees in turns."""
+def measure(
+    path: str, reference: Path, address: str, rounds: int, part: float, filled: str, *, measured: bool = False
+) -> Figure:
+    """Run a path on both trees in turns. With `measured`, the clients of this tree are measured."""
     count = int(PATHS[path][0] * part)
     reads = path.startswith(("parallel", "consumer", "spark, source"))
     here: list[float] = []
@@ -108,7 +110,7 @@ def measure(path: str, reference: Path, address: str, rounds: int, part: float, 
         both = [(ROOT / "src", here), (reference, there)]
         for sources, found in both if number % 2 else reversed(both):
             topic = filled if reads else empty_topics(address)
-            found.append(run(path, sources, address, topic, count))
+            found.append(run(path, sources, address, topic, count, measures=measured and found is here))
     ratio = statistics.median(one / other for one, other in zip(here, there, strict=True))
     return Figure(path, statistics.median(here), statistics.median(there), ratio, rounds)
 
@@ -135,18 +137,26 @@ def main() -> None:
         "--quick", action="store_true", help="one round of a tenth of the records, to see that it works"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as JSON")
+    parser.add_argument(
+        "--measured",
+        action="store_true",
+        help="compare this tree with itself: here with clients that are measured, as reference without",
+    )
     arguments = parser.parse_args()
     rounds, part = (1, 0.1) if arguments.quick else (arguments.rounds, 1.0)
     figures: list[Figure] = []
-    with sources_of(arguments.reference) as reference, LocalBroker(ephemeral=True) as broker:
+    trees = nullcontext(ROOT / "src") if arguments.measured else sources_of(arguments.reference)
+    title = "not measured" if arguments.measured else arguments.reference
+    with trees as reference, LocalBroker(ephemeral=True) as broker:
         address, filled = broker.bootstrap_servers, f"speed-{uuid.uuid4().hex[:8]}"
         filled_topics(address, filled, int(max(count for count, _ in PATHS.values()) * part))
         try:
             paths = [path for path in PATHS if arguments.paths in path]
             for path in paths:
-                figures.append(measure(path, reference, address, rounds, part, filled))  # noqa: PERF401 - keeps them on an error
+                figure = measure(path, reference, address, rounds, part, filled, measured=arguments.measured)
+                figures.append(figure)  # one by one, so that they are kept on an error
         finally:
-            show(figures, arguments.reference)
+            show(figures, title)
             if arguments.json:
                 arguments.json.write_text(json.dumps([asdict(each) for each in figures], indent=2) + "\n")
 

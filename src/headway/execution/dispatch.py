@@ -29,6 +29,7 @@ from headway.errors import HeadwayError
 from headway.execution.executor import Executor
 from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.gate import Gate
+from headway.execution.gates.measurements import Measurements
 from headway.execution.jobs import Job, RecordAttempt
 from headway.execution.metrics import ParallelMetrics
 from headway.records.record_types import ConsumerRecord, TopicPartition
@@ -72,6 +73,8 @@ class Dispatch:
         self._waits_for_outputs = False
         self._slots = slots
         self._gates = tuple(gates)
+        self._measurements: Measurements | None = None
+        self._is_observed = bool(self._gates)  # True if there are gates or measurements to call for each attempt
         self._wake = wake
         self._retries = retries
         # `begin` replaces this with a `Failures` that can store dead letters and schedules.
@@ -98,6 +101,12 @@ class Dispatch:
         """Add a gate. Adding the same gate twice has no effect."""
         if gate not in self._gates:
             self._gates = (*self._gates, gate)  # a new tuple, because another thread can be iterating over the old one
+            self._is_observed = True
+
+    def measure(self, measurements: Measurements) -> None:
+        """Pass all starts and ends of attempts from now on to these measurements. The caller must hold the lock."""
+        self._measurements = measurements
+        self._is_observed = True
 
     def begin(
         self,
@@ -222,6 +231,8 @@ class Dispatch:
             for attempt, error, verdict in judged:
                 for gate in self._gates:
                     verdict = gate.judged(attempt, error, verdict, now)  # noqa: PLW2901 - each gate can replace it
+                if self._measurements is not None and attempt.outcome is None:
+                    self._measurements.judged(error, verdict)
                 if self._fail(attempt, error, verdict, now):
                     ours.append((attempt, error, verdict))
             job = self._next(now)
@@ -244,6 +255,8 @@ class Dispatch:
                 self._leave(attempt, now)
             if self.engine.finish_together(job, now, outputs):
                 self._done += len(job)
+                if self._measurements is not None:
+                    self._measurements.done(job[0], len(job))
             following = self._next(now)
         self._wake_control()
         return following
@@ -292,6 +305,8 @@ class Dispatch:
         with self.lock:
             for gate in self._gates:
                 gate.put_back(attempt)
+            if self._measurements is not None:
+                self._measurements.put_back(attempt)
             self._put_back(attempt, now, now)
         self._wake_control()
         self.feed()
@@ -377,6 +392,13 @@ class Dispatch:
                 for attempt in self._running
             )
             return (idle, slots) if waits else None
+
+    def is_idle_though_ready(self, now: float) -> bool:
+        """Return whether no job is running, although records are ready and nothing prevents them from starting."""
+        with self.lock:
+            if self._jobs or self._is_stopped() or not self.engine.can_start():
+                return False
+            return self._may_start(now)
 
     def give_up_running(self, partitions: Collection[TopicPartition]) -> None:
         """Mark the running attempts on these partitions as stale, so that their results will be ignored."""
@@ -482,7 +504,7 @@ class Dispatch:
             else:  # the fast path, without gates and batches
                 self._running[job[0]] = None
                 self._jobs += 1
-            if job and not self._is_kept_back(job, now):
+            if job and not (self._is_observed and self._is_kept_back(job, now)):
                 level = job[0].assignment.level
                 if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
                     self._alarms[level] = -1
@@ -528,6 +550,8 @@ class Dispatch:
         return job
 
     def _is_kept_back(self, job: Job, now: float) -> bool:
+        if self._measurements is not None:
+            self._measurements.started(job, now)
         kept = False
         for gate in self._gates:
             kept |= gate.started(job, self._jobs, now)
@@ -539,6 +563,8 @@ class Dispatch:
         self._leave(attempt, now)
         if self.engine.finish(attempt, now, outputs):
             self._done += 1
+            if self._is_observed and self._measurements is not None:
+                self._measurements.done(attempt, 1)
             if attempt.outcome and not outputs and isinstance(attempt.outcome.verdict, GiveUp):
                 self._dead_letters += 1
 
@@ -558,6 +584,10 @@ class Dispatch:
             left[0] -= 1
         if left is None or not left[0]:
             self._jobs -= 1
+        if not self._is_observed:
+            return
+        if self._measurements is not None:
+            self._measurements.ended(attempt, now)
         for gate in self._gates:
             if gate.ended(attempt, self._jobs, now):
                 self._control_is_due = True

@@ -21,6 +21,8 @@ from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
 from headway.kafka.consumer.commits import OffsetsOfCommit, metadata_is_too_large
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.standing import Standing, standing
+from headway.metrics.histogram import Histogram
+from headway.metrics.table import CONSUMER_COMMIT_TIME
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.fetching import Fetching
 from headway.parallel.run_parts import RunParts
@@ -110,6 +112,12 @@ class Commits:
         self._maps_are_shortened = False
         self._warned_at = -_WARN_EVERY
         self._failures = 0  # failed commits since the last warning
+        self.acknowledged = self.failed = 0
+        """How many commits Kafka has acknowledged, and how many have failed."""
+        self.times = Histogram(CONSUMER_COMMIT_TIME.bounds)
+        """How long Kafka took to acknowledge each commit, in seconds."""
+        self.failing: dict[int, str] = {}
+        """The levels whose last commit has failed, each with a sentence that says why."""
 
     @property
     def _transactions(self) -> Transactions | None:
@@ -211,6 +219,7 @@ class Commits:
         if not tick.commits:
             if partitions is None:
                 self._schedule.succeeded(levels)
+                self.failing = {level: why for level, why in self.failing.items() if level not in levels}
                 if self._transactions:
                     self._transactions.nothing_to_commit(levels)
             return
@@ -253,7 +262,10 @@ class Commits:
             self._dispatch.engine.committed(about.tick)
         self._callbacks.committed(None, _offsets(about.tick))
         self._schedule.succeeded(about.levels)
+        self.acknowledged += 1
+        self.times.observe(time.monotonic() - about.at)
         for level in about.levels:
+            self.failing.pop(level, None)
             self._behind_since.pop(level, None)
             self._answered_within.pop(level, None)
 
@@ -262,6 +274,8 @@ class Commits:
             return
         self._schedule.failed(refusals, now, random.random())  # noqa: S311 - it spreads retries over time
         self._failures += 1
+        self.failed += 1
+        self.failing |= {level: str(error) for level, error in refusals.items()}
         self._warn("A commit of level %d failed and will be repeated: %s", *next(iter(refusals.items())))
         for level, error in refusals.items():
             self._callbacks.committed(

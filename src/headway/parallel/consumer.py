@@ -1,6 +1,7 @@
 """The class `ParallelConsumer`, which subscribes to topics and runs a handler for their records."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -13,6 +14,8 @@ from headway.core.engine.suspects import Suspect
 from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.record_size import RECORD_TAKES
 from headway.declarations import (
+    called,
+    check_above_zero,
     check_kind,
     check_place,
     check_whole,
@@ -32,11 +35,16 @@ from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.binding.known_settings import check_taken
 from headway.kafka.consumer.commits import OnCommit
 from headway.kafka.consumer.level_consumers import END_WITHIN, members_of
+from headway.metrics.health import CheckHealth
+from headway.metrics.samples import Measure
 from headway.parallel.batches import Batches
 from headway.parallel.callbacks import OnRebalance
+from headway.parallel.consumer_samples import ConsumerSamples
 from headway.parallel.control_loop import ControlLoop
 from headway.parallel.handler_output import size_of_output
 from headway.parallel.handler_spec import HandlerSpec
+from headway.parallel.health_watch import HealthWatch
+from headway.parallel.observations import Observations
 from headway.parallel.options import ParallelOptions, ParallelOptionsDict, shows_options
 from headway.parallel.output_stream import AsyncOnOutput, OutputStream, OutputTasks
 from headway.parallel.outputs import OnOutput
@@ -128,6 +136,10 @@ class ParallelConsumer:
         # The client for outputs is created only when the run starts, but a misspelt setting must raise an error now.
         check_taken(checked.outputs.kafka)
         self._is_forked = False
+        self._handler_name = ""
+        self._measuring = threading.Lock()  # protects the next two attributes
+        self._samples: ConsumerSamples | None = None
+        self._observations: Observations | None = None
         with construction(lambda: self.close(drain=False)):
             register_for_forks(self)
             # Transaction markers have offsets but are not delivered as records. Only librdkafka's end-of-partition
@@ -152,7 +164,9 @@ class ParallelConsumer:
         dispatch = self._dispatch = Dispatch(engine, checked.all_retries, checked.max_concurrency, self._wake, gates)
         rates = [each for each in (rate, engine.limits) if each is not None]
         self._parts = RunParts(checked, settings, dispatch, self._levels, self._wake)
-        control = ControlLoop(dispatch, self._levels, self._wake, checked, settings, tenancy, rates, self._parts)
+        control = self._control = ControlLoop(
+            dispatch, self._levels, self._wake, checked, settings, tenancy, rates, self._parts
+        )
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
         has_lifespan = checked.lifespan is not None
         self._run = Run(self._parts, control, dispatch, self._levels, self._wake, tenancy, joins_late=has_lifespan)
@@ -318,6 +332,7 @@ class ParallelConsumer:
 
     def _start(self, spec: HandlerSpec, owner: Owner = None) -> None:
         self._check_open()
+        self._handler_name = called(spec.handler).rpartition("<locals>.")[2]
         self._run.run(spec, owner)
 
     async def _start_async(self, spec: HandlerSpec) -> None:
@@ -469,6 +484,48 @@ class ParallelConsumer:
             refused=refused or self._commits.refused,
             deleted_unread=sum(sum(level.membership.deleted_unread.values()) for level in self._levels),
         )
+
+    def measure(self) -> Measure:
+        """Measure this consumer from now on, and return a function that returns its samples.
+
+        `METRICS` in `headway.metrics.table` describes the samples. The function sends no request to Kafka, any thread
+        can call it, and it can be called after the consumer was closed. While a consumer is measured, it asks the
+        leaders of its partitions every 5 seconds for the ends of their logs. A consumer that is not measured has no
+        such costs. Further calls return the same function.
+        """
+        self._check_process()
+        with self._measuring:
+            if self._samples is None:
+                self._samples = ConsumerSamples(
+                    self._settings.group,
+                    str(self._settings.kafka.get("client.id") or "headway"),
+                    lambda: self._handler_name,
+                    self.metrics,
+                    *(self._dispatch, self._levels, self._fetching, self._commits, self._run),
+                    self._observe(),
+                )
+            return self._samples.samples
+
+    def watch_health(self, stalls_after: float = 60.0) -> CheckHealth:
+        """Watch from now on whether this consumer works, and return a function that returns its `Health`.
+
+        A partition that has not moved for `stalls_after` seconds although it could go on makes the consumer not live.
+        Slow handlers, pauses, an open circuit and missing brokers do not. Any thread can call the function.
+        """
+        check_above_zero("stalls_after", stalls_after)
+        self._check_process()
+        with self._measuring:
+            watch = HealthWatch(
+                *(self._dispatch, self._levels, self._commits, self._run, self._observe()), stalls_after
+            )
+            self._control.watchers += (watch,)
+        return watch.health
+
+    def _observe(self) -> Observations:
+        if self._observations is None:
+            self._observations = Observations(self._dispatch, self._levels, self._fetching)
+            self._control.watchers += (self._observations,)
+        return self._observations
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Use these credentials for all further logins.

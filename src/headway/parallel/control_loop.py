@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from headway.core.engine.lanes import Ordering
 from headway.execution.dispatch import Dispatch
@@ -41,6 +42,16 @@ _LEAST_FOR_CALLBACK = 1.0
 _SEEKS_ANSWERED_WITHIN = 1.0  # how long unfinished seeks have at the end of the run, in seconds
 
 
+class Watcher(Protocol):
+    """Looks at the consumer on the control thread."""
+
+    def look(self, now: float) -> None:
+        """Look, if it is time. Never waits."""
+
+    def close(self) -> None:
+        """Abandon open requests, because the clients are about to be closed."""
+
+
 class ControlLoop:
     """Runs the rounds of the control thread. Each round fetches, commits, and updates rate limits and callbacks."""
 
@@ -70,6 +81,8 @@ class ControlLoop:
         self.fetching = Fetching(dispatch, levels, self.callbacks, options, self, brought_along, tenancy)
         interval, waits = options.commit_interval(settings), options.commit_mode == "sync"
         self.commits = Commits(dispatch, levels, self.fetching, self.callbacks, parts, interval, waits=waits)
+        self.watchers: tuple[Watcher, ...] = ()
+        """What looks at the consumer once in each round: only what is measured or probed has any."""
 
     def run_round(self) -> None:
         """Do everything that is due, and then wait for an event or the next due time.
@@ -90,9 +103,18 @@ class ControlLoop:
         more = self.fetching.fetch(now, waits)
         self.rate.update(now)
         self._assignment_log.check(now)
+        if self.watchers:
+            self._look(now)
         if self._keyless_log:
             self._keyless_log.check(now)
         return more
+
+    def _look(self, now: float) -> None:
+        for watcher in self.watchers:
+            try:
+                watcher.look(now)
+            except Exception:  # what only looks must not end the run
+                log.exception("The consumer could not be measured. It continues.")
 
     def _longest_wait(self, fed_at: float, now: float) -> float:
         times = [now + _ROUND_EVERY, self.commits.next_time(now)]
@@ -218,6 +240,8 @@ class ControlLoop:
         for _ in self.commits.commit(None, self._leaves_until):
             pass
         self.commits.forget()
+        for watcher in self.watchers:
+            watcher.close()
 
     def wait_for_callbacks(self, until: float) -> None:
         """Wait for running callbacks until the given time, or for one second if that is later."""

@@ -24,6 +24,7 @@ from headway.kafka.consumer.start_questions import StartOffset
 from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.options import ParallelOptions
+from headway.parallel.record_ages import RecordAges
 from headway.parallel.seek_target import SeekQuestion, SeekTarget
 from headway.parallel.tenancy import Tenancy
 from headway.records.record_types import ConsumerRecord, TopicPartition
@@ -122,7 +123,11 @@ class Fetching:
         self._starting: dict[TopicPartition, _Starting] = {}
         self._rejoining: set[int] = set()  # levels that must join their groups again
         self._patience = options.hand_over_timeout  # how long a seek waits for running handlers, in seconds
+        self.rebalances = 0
+        """How often partitions were assigned, revoked or lost."""
         # The following attributes are used only while the lock is held.
+        self.ages: RecordAges | None = None
+        """The ages of received records, if the consumer is measured."""
         self.pauses = Pauses()
         self._holds = False  # True if the engine holds back paused partitions
         self._seeks: dict[TopicPartition, SeekTarget] = {}  # requested seeks that the control thread has not seen yet
@@ -286,6 +291,8 @@ class Fetching:
             partition = of_one[0].topic_partition
             if (start := self._starting.get(partition)) and start.came is None:
                 start.came = of_one[0].offset
+            if self.ages is not None:
+                self.ages.received(partition, of_one, time.monotonic())
             # If the partition has not been added to the engine yet, the engine ignores the records.
             self._engine.receive(partition, of_one, now, brought=brought, tenants=tenants_of_one)
 
@@ -422,11 +429,13 @@ class Fetching:
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """Add new partitions, whose records can start when the rebalance is over and `on_assign` has returned."""
+        self.rebalances += 1
         self._callbacks.assigned(partitions)
         self._starting.update((partition, _Starting(is_new=True)) for partition in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Hand over revoked partitions, and then forget them."""
+        self.rebalances += 1
         try:
             self._control.hand_over(partitions)
         finally:
@@ -434,6 +443,7 @@ class Fetching:
 
     def lost(self, partitions: list[TopicPartition]) -> None:
         """Forget lost partitions without committing, because another member might already own them."""
+        self.rebalances += 1
         self.let_go(partitions)
         self._callbacks.lost(partitions)
 
@@ -441,6 +451,18 @@ class Fetching:
         """Return all partitions of this consumer, including partitions that are not in the engine yet."""
         with self._lock:
             return list({*self._engine.assigned(), *self._starting, *self._seeks})
+
+    def reasons_to_wait(self) -> dict[TopicPartition, str]:
+        """Return the partitions from which nothing is fetched, other than for memory or a map, each with the reason.
+
+        The reason is `user` for a pause, `callback` while `on_assign` is running, and `seek` for an unfinished seek.
+        """
+        with self._lock:
+            assigned = self._levels.assignment()
+            paused = assigned if self._dispatch.paused else self.pauses.covered(assigned)
+            seeks = {*self._seeks, *(partition for partition, start in self._starting.items() if start.target)}
+        reasons = dict.fromkeys(seeks, "seek")
+        return reasons | dict.fromkeys(self._callbacks.awaited(), "callback") | dict.fromkeys(paused, "user")
 
     def finish_seeks(self, until: float) -> None:
         """Carry out unfinished seeks at the end of the run, so that the last commit includes their offsets.

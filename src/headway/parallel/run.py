@@ -77,6 +77,11 @@ class Run:
         """True once the run has left its groups and closed its clients."""
         return self._ended.is_set()
 
+    @property
+    def is_stopping(self) -> bool:
+        """True once `stop` or `close` was called."""
+        return self._stop is not None
+
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Read these topics. Call this before `run`."""
         self._subscriptions = subscriptions
@@ -94,8 +99,8 @@ class Run:
                 at_end.callback(self._end)
                 handler = self._parts.handler(spec)
                 self._parts.require_permissions(self._subscriptions)
-                self._parts.start(spec, handler, owner, self._is_stopping)
-                if self._joins_late and not self._is_stopping():
+                self._parts.start(spec, handler, owner, lambda: self.is_stopping)
+                if self._joins_late and not self.is_stopping:
                     self._control.fetching.subscribe(self._subscriptions)
                 self._run_rounds()
             # A handler or callback might have failed after the last round.
@@ -135,9 +140,6 @@ class Run:
                 self._end()
             else:
                 self._ended.wait(_CHECK_THAT_IT_RUNS_EVERY)
-
-    def _is_stopping(self) -> bool:
-        return self._stop is not None
 
     def _begin(self) -> None:
         with self._state:

@@ -13,7 +13,7 @@ never fails costs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from headway.core.engine.attempt import Attempt, FailedAttempts
 from headway.core.engine.lanes import Lanes
@@ -41,6 +41,39 @@ _MOST_BESIDE = 33
 _NOT_KEPT = "its earlier attempts were made before a restart, a rebalance or a seek, and only their number was kept"
 
 
+class PartitionProgress(NamedTuple):
+    """The progress of an assigned partition at one moment.
+
+    Attributes:
+        partition: The partition.
+        epoch: The number of the assignment.
+        is_full: True if nothing is fetched because the partition's share of memory is full or its map is too large.
+        is_pressed: True if the offset map is near its limit.
+        committed: The offset of the last successful commit.
+        committable: The lowest offset that is not done.
+        highest_done: The highest offset that is done; if no received offset is done, it is lower than all of them.
+        end: The next offset to receive.
+        incomplete: The number of received records that are not done.
+        unread: The number of offsets from the reading position to the end of the log that are not done, or None if one
+            of the two is not known.
+        map_characters: The size of the offset map when it was last encoded.
+        lanes: The number of lanes with names that have records.
+    """
+
+    partition: TopicPartition
+    epoch: int
+    is_full: bool
+    is_pressed: bool
+    committed: int
+    committable: int
+    highest_done: int
+    end: int
+    incomplete: int
+    unread: int | None
+    map_characters: int
+    lanes: int
+
+
 class Assignment(Generic[R]):
     """The state of one assignment of a partition."""
 
@@ -58,6 +91,7 @@ class Assignment(Generic[R]):
         "lanes",
         "level",
         "log",
+        "map_characters",
         "of_outputs",
         "outputs",
         "partition",
@@ -96,6 +130,7 @@ class Assignment(Generic[R]):
         self.finished = 0  # a counter of the changes that should be committed
         self.saved = 0  # the value of `finished` in the last successful commit
         self.outputs: list[OutputSet] = []  # outputs that are not committed yet
+        self.map_characters = 0  # the size of the offset map when it was last encoded
         self.pressed = False  # whether the offset map was near its limit when it was last measured
         self.held: list[Attempt[R]] | None = None  # the heads of the lanes while the partition is held; otherwise None
         self._known_end = committed.end
@@ -186,6 +221,7 @@ class Assignment(Generic[R]):
         trailer = Trailer(snapshot.offset, self.log, self.all_tried())
         commit = commit_of(snapshot, self._map_limit, self.remembered, trailer)
         self.pressed = commit.pressed
+        self.map_characters = len(commit.metadata)
         left = 0 if commit.pressed else pressure(self._map_limit) - len(commit.metadata)
         self._measure_at = self.progress.end + self.finished + max(_MEASURE_EVERY, left)
         return commit
@@ -201,6 +237,25 @@ class Assignment(Generic[R]):
         elif self.progress.end + self.finished >= self._measure_at:
             self.commit_of(self.progress.snapshot())
         return self.pressed
+
+    def observe(self, position: int | None, log_end: int | None) -> PartitionProgress:
+        """Return the progress. `position` is the next offset to fetch, which can be after records in a buffer."""
+        progress = self.progress
+        known = position is not None and log_end is not None
+        return PartitionProgress(
+            partition=self.partition,
+            epoch=self.epoch,
+            is_full=self.state is PartitionState.PAUSED,
+            is_pressed=self.pressed,
+            committed=self.remembered.offset,
+            committable=progress.committable,
+            highest_done=progress.highest_complete,
+            end=progress.end,
+            incomplete=progress.incomplete_count,
+            unread=progress.unread(position or 0, log_end or 0) if known else None,
+            map_characters=self.map_characters,
+            lanes=len(self.lanes),
+        )
 
     def _cannot_be_pressed(self) -> bool:
         progress = self.progress

@@ -22,7 +22,7 @@ from operator import lt
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine import commit_tick
-from headway.core.engine.assignment import Assignment
+from headway.core.engine.assignment import Assignment, PartitionProgress
 from headway.core.engine.attempt import NOTHING_BROUGHT, Attempt, Brought, TenantAttempt
 from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.backpressure import Backpressure
@@ -105,6 +105,8 @@ class Engine(Generic[R]):
         self._backpressure = Backpressure(most_bytes, levels, commits)
         self._budgets = self._backpressure.budgets
         policy = slots or FairSlots([2**level for level in range(levels)])
+        self.shares = policy.shares
+        """The shares of the levels in the slots, lowest level first, or None if the policy has no shares."""
         full = self._backpressure.full_of_outputs
         self.limits: RateLimits[R] | None = None
         """The rate limits of tenants and keys, or None if there are no limits."""
@@ -143,7 +145,8 @@ class Engine(Generic[R]):
         )
         self._assignments[partition] = assignment
         # Kafka has accepted a map of this size from an earlier owner
-        self._map_accepted = max(self._map_accepted, len(encode(committed)))
+        assignment.map_characters = len(encode(committed))
+        self._map_accepted = max(self._map_accepted, assignment.map_characters)
         assignment.finished += moved
         self._backpressure.begin(assignment)
         return assignment.epoch
@@ -517,9 +520,29 @@ class Engine(Generic[R]):
         """The number of ready records of each level that count towards its buffer."""
         return [level.buffered for level in self._levels]
 
+    def can_start(self) -> bool:
+        """Return whether records are ready at a level whose memory is not full of uncommitted outputs."""
+        full = self._backpressure.full_of_outputs
+        return any(queue.ready and level not in full for level, queue in enumerate(self._levels))
+
+    @property
+    def has_space(self) -> list[bool]:
+        """Whether each level has so few ready records that further ones are being fetched."""
+        return [
+            2 * level.buffered < self._buffer and demand > 0
+            for level, demand in zip(self._levels, self.demand(), strict=True)
+        ]
+
     def busiest_tenants(self, number: int) -> dict[str, float]:
         """Return the tenants that used the most handler time, and their seconds, in descending order."""
         return self._usage.busiest(number)
+
+    def ready_of_tenants(self, names: Collection[str]) -> dict[str, int]:
+        """Return how many records of each of these tenants are ready to run, at all levels."""
+        return {
+            name: sum(level.remembered[name].ready for level in self._tenants if name in level.remembered)
+            for name in names
+        }
 
     @property
     def slots_taken(self) -> list[int]:
@@ -537,6 +560,19 @@ class Engine(Generic[R]):
     def committable(self, partition: TopicPartition) -> int:
         """Return the lowest offset that is not done in an assigned partition."""
         return self._assignments[partition].progress.committable
+
+    def observe(
+        self, positions: Mapping[TopicPartition, int], log_ends: Mapping[TopicPartition, int]
+    ) -> list[PartitionProgress]:
+        """Return the progress of all assigned partitions.
+
+        `positions` has the next offset to fetch from each partition, and `log_ends` the ends of the logs, as far as
+        they are known.
+        """
+        return [
+            assignment.observe(positions.get(partition), log_ends.get(partition))
+            for partition, assignment in self._assignments.items()
+        ]
 
     @property
     def work_remaining(self) -> int:

@@ -22,7 +22,12 @@ _OVERDUE_EVERY = 4  # one in this many slots can go to an overdue level
 
 
 class SlotPolicy(Protocol):
-    """Decides how the levels share the slots."""
+    """Decides how the levels share the slots.
+
+    `shares` has the shares of the levels while all of them have records, or is None if the policy has no shares.
+    """
+
+    shares: Sequence[int] | None
 
     def pick(self, levels: Levels, now: float) -> int | None:
         """Return the level that gets the next free slot, or None if the slot must stay free."""
@@ -40,6 +45,7 @@ class FairSlots:
     """
 
     def __init__(self, shares: Sequence[int]) -> None:
+        self.shares: Sequence[int] | None = shares
         self._fair = Fair(shares)
 
     def pick(self, levels: Levels, now: float) -> int | None:
@@ -60,6 +66,7 @@ class StrictSlots:
     """
 
     def __init__(self, max_wait: float) -> None:
+        self.shares: Sequence[int] | None = None
         self._max_wait = max_wait
         self._since_overdue = _OVERDUE_EVERY  # the number of slots since a slot went to an overdue level
 
@@ -108,7 +115,8 @@ class BurstSlots:
     """
 
     def __init__(self, shares: Sequence[int], window_size: int = 6, threshold: int = 4, interval: float = 0.1) -> None:
-        self._shares = shares
+        self.shares: Sequence[int] | None = shares
+        self._base_shares = shares
         self._windows = [BurstWindow(window_size, threshold) for _ in shares]
         self._present_shares = list(shares)
         self._interval = interval
@@ -137,7 +145,7 @@ class BurstSlots:
         self._update_at = now + self._interval
         for window, level in zip(self._windows, levels, strict=True):
             window.add(level.ready + level.slots)
-        self._present_shares = burst_shares(self._shares, self._windows)
+        self._present_shares = burst_shares(self._base_shares, self._windows)
 
 
 def make_slots(

@@ -111,6 +111,12 @@ class Progress:
             return offset not in self._incomplete
         return any(offset in done for done in self._done_ahead)
 
+    def unread(self, position: int, log_end: int) -> int:
+        """Return how many offsets from `position` to the end of the log are not marked as done by the starting map."""
+        begin = max(position, self.end)
+        done = sum(max(0, min(each.stop, log_end) - max(each.start, begin)) for each in self._done_ahead)
+        return max(0, log_end - begin - done)
+
     def snapshot(self) -> OffsetMap:
         """Return the offset to commit, and the complete offsets above that offset, as a snapshot of this moment."""
         committable = self.committable

@@ -18,8 +18,9 @@ from headway.kafka.binding.connection import Connection, change_credentials
 from headway.kafka.binding.error_causes import librdkafka_error
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.mock_cluster import mock_at
-from headway.kafka.binding.questions import FoundOffsets, Question, ask_offsets
+from headway.kafka.binding.questions import OFFSET_END, FoundOffsets, Question, ask_offsets
 from headway.kafka.binding.retrying import retrying
+from headway.kafka.binding.statistics import Statistics
 from headway.kafka.binding.unpacking import UNPACKS, Unpacking, is_not_unpacked
 from headway.kafka.consumer.access_watch import AccessWatch
 from headway.kafka.consumer.addresses import Addresses
@@ -115,7 +116,8 @@ class GroupClient:
         if str(config.get("auto.offset.reset", "latest")).lower() in RESETS:
             # If the log does not have the next offset to read, `Membership` finds another one.
             settings["auto.offset.reset"] = "error"
-        self._settings = settings
+        self.statistics = Statistics(config)
+        self._settings = settings | self.statistics.settings
         self._use(*self.make())
 
     def _use(self, consumer: ck.Consumer, connection: Connection) -> None:
@@ -335,6 +337,12 @@ class GroupClient:
         """Request the offset of a place in a partition, as `ask_offsets` describes. The answer sets the wake-up."""
         isolation = isolation or str(self.config.get("isolation.level", "read_committed"))
         return ask_offsets(self.consumer, {self.addresses.name(partition): place}, isolation, within, self.wake_fd)
+
+    def ask_ends(self, partitions: Collection[TopicPartition], within: float) -> Question[FoundOffsets]:
+        """Request the offsets at which these logs end for this client, in one request for each leader."""
+        isolation = str(self.config.get("isolation.level", "read_committed"))
+        places = dict.fromkeys(self.addresses.names(partitions), OFFSET_END)
+        return ask_offsets(self.consumer, places, isolation, within, None)
 
     # Requests for topics
 
