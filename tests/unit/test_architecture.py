@@ -40,6 +40,7 @@ ALLOWED = {
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"workers"}
     | _BASE,
+    "dashboard": {"actions", "core", "dead_letters", "delay", "inspection", "kafka", "metrics", "runtime"} | _BASE,
     "actions": {"core", "dead_letters", "delay", "inspection", "kafka", "runtime"} | _BASE,
     "inspection": {"core", "dead_letters", "delay", "kafka", "runtime"} | _BASE,
     "cli": {"*"},
@@ -55,6 +56,9 @@ ONLY_IN = {
     "aiohttp": {"http"},
     "cronsim": {"core"},
     "jgo": {"broker"},
+    "starlette": {"dashboard"},
+    "jinja2": {"dashboard"},
+    "uvicorn": {"cli"},
     "prometheus_client": {"metrics"},
 }
 

@@ -51,6 +51,30 @@ class Plan:
         """The number of letters for each topic."""
         return Counter(each.topic for chosen in self.destinations.values() for each in chosen.values())
 
+    def left_out(self, topic: str) -> Iterator[str]:
+        """Yield a sentence for each kind of letters of the dead-letter topic that cannot be sent."""
+        if self.without_topic:
+            yield (
+                f"Left out {letters(self.without_topic)}, because the topic that the record came from is not named. "
+                "Add --to to send such letters."
+            )
+        if self.shortened:
+            yield (
+                f"Left out {letters(self.shortened)}, because only the beginning of the record was kept in the letter."
+            )
+        if self.own:
+            yield (
+                f"Left out {letters(self.own)}, because the record came from {topic} itself. Add --to to send such "
+                "letters."
+            )
+        for gone, number in sorted(self.gone.items()):
+            yield (
+                f"Left out {letters(number)}, because the topic {gone} no longer exists. Create it, or name another "
+                "topic with --to."
+            )
+        if self.empty:
+            yield f"Left out {letters(self.empty)}, because the share group does not copy records."
+
     def without(self, settled: Mapping[int, Container[int]]) -> None:
         """Remove letters that were settled after the plan was made."""
         for partition, planned in self.destinations.items():

@@ -53,6 +53,16 @@ class DeadTopic:
             address = (self.name, self._existing(partition))
             yield from self._read(partition, self._starts[address], self._ends[address], settled[partition])
 
+    def newest(self, most: int) -> Iterator[Letter]:
+        """Yield about `most` letters, the newest ones of each partition, in the order of their offsets."""
+        settled = {partition: Done(offset_map) for partition, offset_map in self.settled().items()}
+        left, partitions = most, self._partitions
+        for partition in range(partitions):
+            start, end = self._starts[self.name, partition], self._ends[self.name, partition]
+            first = max(start, end - left // (partitions - partition))  # what a short partition leaves goes to the next
+            left -= end - first
+            yield from self._read(partition, first, end, settled[partition])
+
     def chosen(self, partition: int, offsets: Collection[int]) -> Iterator[Letter]:
         """Yield the letters that exist at these offsets of a partition."""
         if offsets:

@@ -181,27 +181,8 @@ def send_again(
     with complaints() as complaint, opened(topic, connection.config) as (dead, kafka_topics):
         with ProgressLine(dead.size, shown=stderr_is_terminal()) as progress:
             plan = make_plan(dead, choice, to, kafka_topics, progress.show)
-        if plan.without_topic:
-            complaint.say(
-                f"Left out {letters(plan.without_topic)}, because the topic that the record came from is not named. "
-                "Add --to to send such letters."
-            )
-        if plan.shortened:
-            complaint.say(
-                f"Left out {letters(plan.shortened)}, because only the beginning of the record was kept in the letter."
-            )
-        if plan.own:
-            complaint.say(
-                f"Left out {letters(plan.own)}, because the record came from {topic} itself. Add --to to send such "
-                "letters."
-            )
-        for gone, number in sorted(plan.gone.items()):
-            complaint.say(
-                f"Left out {letters(number)}, because the topic {gone} no longer exists. Create it, or name another "
-                "topic with --to."
-            )
-        if plan.empty:
-            complaint.say(f"Left out {letters(plan.empty)}, because the share group does not copy records.")
+        for sentence in plan.left_out(topic):
+            complaint.say(sentence)
         _warn_of_delay_topics(topic, plan.topics)
         if not plan.size:
             left_out = plan.without_topic or plan.shortened or plan.empty or plan.own or plan.gone

@@ -1,0 +1,80 @@
+"""Marks: moments that operators want to see beside the curves of queues, such as the deployment of a version."""
+
+import getpass
+import secrets
+import time
+from typing import Annotated
+
+import msgspec
+
+from headway.actions.control_records import ControlRecords
+from headway.core.untrusted import Time, read_json
+from headway.errors import ConfigError, UnreadableError
+
+LONGEST_MARK = 200
+"""The highest number of characters of a mark's text."""
+MOST_MARKS = 500
+"""The number of marks that are kept. A new mark removes the oldest ones beyond that."""
+
+_KIND = "mark"
+_MarkText = Annotated[str, msgspec.Meta(max_length=LONGEST_MARK)]
+
+
+class OperatorMark(msgspec.Struct, frozen=True):
+    """A moment with a text. `at` is in milliseconds since the epoch, and `by` is who has set the mark."""
+
+    at: Time
+    text: _MarkText
+    by: _MarkText = ""
+
+
+_decoder = msgspec.json.Decoder(OperatorMark)
+_encode = msgspec.json.Encoder().encode
+
+
+def read_marks(records: ControlRecords) -> list[OperatorMark]:
+    """Return the marks, the oldest first. Records that cannot be read are left out."""
+    return [mark for _, mark in _marks(records)]
+
+
+def _marks(records: ControlRecords) -> list[tuple[str, OperatorMark]]:
+    found = []
+    for name, value in records.read(_KIND).items():
+        try:
+            found.append((name, read_json(value, _decoder, f"The mark {name[:50]}")))
+        except UnreadableError:
+            continue  # written by another program, or a later version
+    return sorted(found, key=lambda each: each[1].at)
+
+
+def set_mark(records: ControlRecords, text: str, by: str | None = None, at: float | None = None) -> OperatorMark:
+    """Store a mark, and remove the oldest ones if there are too many.
+
+    Args:
+        records: The control records of the cluster.
+        text: What the mark says, such as "v1.2.3": 1 to 200 characters.
+        by: Who sets it. By default the user of this process.
+        at: When, in seconds since the epoch. By default now.
+
+    Raises:
+        ConfigError: The text is empty or too long.
+        KafkaError: Kafka has not stored the mark.
+    """
+    text = text.strip()
+    if not 0 < len(text) <= LONGEST_MARK:
+        raise ConfigError(f"The text of a mark has {len(text):,} characters, but needs 1 to {LONGEST_MARK}.")
+    moment = round((time.time() if at is None else at) * 1000)
+    mark = OperatorMark(moment, text, (this_user() if by is None else by)[:LONGEST_MARK])
+    earlier = _marks(records)
+    records.put(_KIND, f"{moment}-{secrets.token_hex(4)}", _encode(mark))
+    for name, _ in earlier[: max(0, len(earlier) + 1 - MOST_MARKS)]:
+        records.remove(_KIND, name)
+    return mark
+
+
+def this_user() -> str:
+    """Return the name of the user who runs this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container can have a user id without a name
+        return ""
