@@ -34,6 +34,11 @@ OutputSet = tuple[Sequence[int], int, Sequence[Any]]
 # than this were left below the limit, the map is measured again after that many changes.
 _MEASURE_EVERY = 512
 
+# A map above the limit shrinks only when records finish. So it is measured again after one in this many of its
+# incomplete records has finished. The time to measure a map is proportional to the number of its runs, so with a fixed
+# interval, each record of a large map would take more time than each record of a small one.
+_MEASURE_AFTER_ONE_IN = 8
+
 # How many bytes a commit's metadata can have besides the map: a trailer without attempts, and the frames of compressed
 # runs.
 _MOST_BESIDE = 33
@@ -222,8 +227,11 @@ class Assignment(Generic[R]):
         commit = commit_of(snapshot, self._map_limit, self.remembered, trailer)
         self.pressed = commit.pressed
         self.map_characters = len(commit.metadata)
-        left = 0 if commit.pressed else pressure(self._map_limit) - len(commit.metadata)
-        self._measure_at = self.progress.end + self.finished + max(_MEASURE_EVERY, left)
+        if commit.pressed:
+            changes = self.progress.incomplete_count // _MEASURE_AFTER_ONE_IN
+        else:
+            changes = pressure(self._map_limit) - len(commit.metadata)
+        self._measure_at = self.progress.end + self.finished + max(_MEASURE_EVERY, changes)
         return commit
 
     def is_pressed(self) -> bool:
