@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 import confluent_kafka as ck
 import engine
 from _harness import Options, Report, main
-from _makespan import ideal
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway import Batches, ConsumerRecord, Context, Ordering, ParallelConsumer
 from headway.core.offsets.offset_map import decode_map
 from headway.errors import KafkaError
+from headway.experiments.makespan import shortest_makespan
 from headway.kafka.binding import capi
 
 QUESTION = "How near does one parallel consumer come to what its slots allow?"
@@ -189,7 +189,7 @@ def makespan(calls: Sequence[Call], ordering: Ordering, slots: int) -> Makespan:
     }
     lane = of_call[ordering]
     in_order = sorted(calls, key=lambda call: call.offset)
-    shortest = ideal([(lane(call), call.ended - call.started) for call in in_order], slots)
+    shortest = shortest_makespan([(lane(call), call.ended - call.started) for call in in_order], slots)
     return Makespan(max(call.ended for call in calls) - min(call.started for call in calls), shortest)
 
 

@@ -14,8 +14,8 @@ from _harness import Options, Report, main
 
 from headway.core.levels.capacity import BurstWindow, burst_shares, exponential_shares
 from headway.core.levels.fair import Fair
-from headway.core.levels.level_buffer import LevelBuffer
 from headway.core.levels.policies import CapacityBurst, Policy, Strict
+from headway.experiments.poll_simulation import PolledLevels
 
 QUESTION = "How much of the capacity do the policies use, and what does it cost the levels?"
 LEVELS = 3
@@ -124,24 +124,15 @@ def simulate_original(arrivals: Sequence[list[int]]) -> tuple[Outcome, int]:
 
 
 def simulate(policy: Policy, arrivals: Sequence[list[int]]) -> Outcome:
-    """A policy, driven as the consumer drives it; a record in a buffer is the time of its fetch."""
-    outcome = Outcome()
-    backlog = [0] * LEVELS
-    buffers: list[LevelBuffer[float]] = [LevelBuffer() for _ in range(LEVELS)]
+    """A policy, driven as the consumer drives it."""
+    outcome, levels = Outcome(), PolledLevels(policy, LEVELS, CAPACITY)
     for poll, arrived in enumerate(arrivals):
         now = poll * POLL_S
-        backlog = [sum(pair) for pair in zip(backlog, arrived, strict=True)]
-        waiting = sum(backlog) + sum(map(len, buffers))
-        for level, demand in enumerate(policy.demand(buffers)):
-            fetched = min(demand, backlog[level])
-            buffers[level].put([now] * fetched, now)
-            backlog[level] -= fetched
-        taken = policy.split(buffers, CAPACITY, now)
-        low = buffers[0].take(taken[0])
-        for level in range(1, LEVELS):
-            buffers[level].take(taken[level])
-        outcome.note(taken, waiting)
-        oldest = low[0] if low else buffers[0].oldest()
+        levels.arrive(arrived)
+        waiting = levels.waiting
+        fetched_at = levels.poll(now)
+        outcome.note([len(times) for times in fetched_at], waiting)
+        oldest = fetched_at[0][0] if fetched_at[0] else levels.buffers[0].oldest()
         outcome.longest_wait = max(outcome.longest_wait, now - (now if oldest is None else oldest))
     return outcome
 

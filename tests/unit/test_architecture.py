@@ -43,6 +43,7 @@ ALLOWED = {
     "dashboard": {"actions", "core", "dead_letters", "delay", "inspection", "kafka", "metrics", "runtime"} | _BASE,
     "actions": {"core", "dead_letters", "delay", "inspection", "kafka", "runtime"} | _BASE,
     "inspection": {"core", "dead_letters", "delay", "kafka", "runtime"} | _BASE,
+    "experiments": {"core", "errors", "kafka", "parallel", "priority", "records", "runtime"},
     "cli": {"*"},
     "__main__": {"cli"},
     "__init__": {"*"},
@@ -60,6 +61,7 @@ ONLY_IN = {
     "jinja2": {"dashboard"},
     "uvicorn": {"cli"},
     "prometheus_client": {"metrics"},
+    "matplotlib": {"experiments"},
 }
 
 IMPURE = {

@@ -33,6 +33,7 @@ SUMMARIES = {
     "report": "Write a page with plots of a pipeline's throughput, waiting times and lag.",
     "acls": "Show the permissions (ACLs) that a role needs, as commands that grant them.",
     "levels": "Show how a capacity is shared among levels.",
+    "experiment": "Repeat the experiments of two Java clients with Headway, and draw the results.",
 }
 """The summary of each subcommand. All are listed here so that `headway --help` imports no subcommand."""
 

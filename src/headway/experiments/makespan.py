@@ -5,11 +5,13 @@ from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop, heappush
 
 
-def ideal(work: Iterable[tuple[Hashable, float]], slots: int) -> float:
-    """The makespan of (lane, seconds) in the order of arrival; of each lane one runs at a time, in order.
+def shortest_makespan(work: Iterable[tuple[Hashable, float]], slots: int) -> float:
+    """Return the makespan of (lane, seconds) in the order of arrival. Of each lane one record runs at a time, in order.
 
-    >>> ideal([("a", 2.0), ("a", 2.0), ("b", 1.0), ("b", 1.0)], slots=2), ideal([(i, 1.0) for i in range(6)], slots=4)
-    (4.0, 2.0)
+    >>> shortest_makespan([("a", 2.0), ("a", 2.0), ("b", 1.0), ("b", 1.0)], slots=2)
+    4.0
+    >>> shortest_makespan([(i, 1.0) for i in range(6)], slots=4)
+    2.0
     """
     lanes: dict[Hashable, list[tuple[int, float]]] = defaultdict(list)
     for number, (lane, seconds) in enumerate(work):
