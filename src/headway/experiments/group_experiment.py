@@ -10,7 +10,7 @@ from headway.core.engine.lanes import OrderingName
 from headway.experiments.backends import Backend
 from headway.experiments.key_experiment import SLOTS
 from headway.experiments.ordered_group import MOST_SECONDS, OrderedGroup, random_work
-from headway.experiments.result import ExperimentResult, Progress, progress_of
+from headway.experiments.result import ExperimentResult, ReportProgress, progress_of
 from headway.experiments.run_log import RunLog
 
 PARTITIONS = 16
@@ -51,7 +51,7 @@ class GroupPoint:
         return f"1 parallel, {'by ' if self.ordering != 'unordered' else ''}{self.ordering}"
 
 
-def run_group_experiment(records: int, backend: Backend, progress: Progress) -> ExperimentResult:
+def run_group_experiment(records: int, backend: Backend, progress: ReportProgress) -> ExperimentResult:
     """Handle a backlog, and records at a steady rate, with groups of plain consumers and with parallel consumers."""
     cases: list[tuple[OrderingName | None, OrderedGroup]] = [
         (None, OrderedGroup("unordered", 1, members, PARTITIONS)) for members in _GROUP_SIZES

@@ -9,7 +9,7 @@ from headway.core.engine.lanes import OrderingName
 from headway.experiments.backends import Backend
 from headway.experiments.makespan import shortest_makespan
 from headway.experiments.ordered_group import MOST_SECONDS, ArrivingWork, OrderedGroup, random_work
-from headway.experiments.result import ExperimentResult, Progress, progress_of
+from headway.experiments.result import ExperimentResult, ReportProgress, progress_of
 
 SLOTS = 16
 _KEYS = (1, 2, 5, 10, 20, 50, 100, 1_000, 10_000)
@@ -48,7 +48,7 @@ class KeyPoint:
     published: float | None
 
 
-def run_key_experiment(records: int, backend: Backend, progress: Progress) -> ExperimentResult:
+def run_key_experiment(records: int, backend: Backend, progress: ReportProgress) -> ExperimentResult:
     """Handle the same records in each ordering and with several numbers of keys."""
     cases: list[tuple[OrderingName, int | None]] = [("partition", None)]
     cases += [("key", keys) for keys in _KEYS if keys <= records]

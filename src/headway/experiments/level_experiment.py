@@ -9,7 +9,7 @@ from headway.experiments.backends import Backend
 from headway.experiments.ideal_levels import ideal_drained, ideal_phases
 from headway.experiments.level_figures import LevelOutcome, level_figures
 from headway.experiments.level_setup import LEVELS, WAYS, ConsumerName, LevelSetup
-from headway.experiments.result import ExperimentResult, Progress, progress_of
+from headway.experiments.result import ExperimentResult, ReportProgress, progress_of
 
 LevelExperimentName = Literal["no-priority", "priority", "wave"]
 
@@ -31,7 +31,7 @@ _EXPLANATION = (
 
 
 def run_level_experiment(
-    name: LevelExperimentName, setup: LevelSetup, consumer: ConsumerName, backend: Backend, progress: Progress
+    name: LevelExperimentName, setup: LevelSetup, consumer: ConsumerName, backend: Backend, progress: ReportProgress
 ) -> ExperimentResult:
     """Consume the same load in each way, and return the findings."""
     outcomes = []

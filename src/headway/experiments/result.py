@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-Progress = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """Called with what is running, the number of its records that are done, and the number of all its records."""
 
 
-def progress_of(doing: str, total: int, progress: Progress) -> OnProgress:
+def progress_of(doing: str, total: int, progress: ReportProgress) -> OnProgress:
     """Return the function that reports the progress of one run of an experiment."""
     return lambda done: progress(doing, done, total)
 

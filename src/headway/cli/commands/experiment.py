@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headway.experiments.backends import Backend
     from headway.experiments.level_experiment import LevelExperimentName
     from headway.experiments.level_setup import ConsumerName, LevelSetup
-    from headway.experiments.result import ExperimentResult, Progress
+    from headway.experiments.result import ExperimentResult, ReportProgress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -140,8 +140,8 @@ def priority(records: int | None, consumer: ConsumerName, **options: Any) -> Non
 def wave(records: int | None, consumer: ConsumerName, **options: Any) -> None:
     """Show how fast each policy reacts when the load comes in waves.
 
-    Three waves bring the same number of records to each level. The second wave comes while lower levels still use the
-    capacity that higher levels left. The original has 60,000 records at each level.
+    Three waves bring the same number of records to each level, and the second one comes before the first is worked
+    off. The original has 60,000 records at each level. The picture has the rate of each level over time.
     """
     from headway.experiments.level_setup import in_waves  # noqa: PLC0415 - see `headway.cli`
 
@@ -153,8 +153,8 @@ def wave(records: int | None, consumer: ConsumerName, **options: Any) -> None:
 def keys(records: int | None, **options: Any) -> None:
     """Show how long one parallel consumer needs, by the number of keys and by the ordering.
 
-    One partition, 16 slots, and records that take 0 to 5 ms. With 10,000 records, the picture also has the times that
-    the README of the Java parallel consumer states.
+    There is one partition, and the consumer has 16 slots. The picture has the time for each ordering beside the ideal.
+    With 10,000 records, it also has the times that the README of the Java parallel consumer states.
     """
     from headway.experiments.key_experiment import run_key_experiment  # noqa: PLC0415 - see `headway.cli`
 
@@ -195,7 +195,7 @@ def _run_with_levels(
 
 
 def _run(
-    run: Callable[[Backend, Progress], ExperimentResult],
+    run: Callable[[Backend, ReportProgress], ExperimentResult],
     default_speed: float,
     *,
     simulate: bool,
