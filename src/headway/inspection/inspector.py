@@ -132,7 +132,11 @@ class Inspector(Closable):
     topics.
 
     What it reads is bounded: 200 groups, 20,000 partitions, 40 single records a reading, the newest 2,000 letters of a
-    dead-letter topic, and 5,000 schedules of a scheduler.
+    dead-letter topic, and 5,000 schedules of a scheduler. Letters are read once.
+
+    A reading sends three requests for each group, and one or two to each broker for each 500 partitions, besides a few
+    fetches. With 5 levels of 300 partitions each and a million dead letters on one broker, these are 12 requests a
+    second with readings every two seconds, and 0.1 s of processor time for each reading (docs/design/measurements.md).
 
     Args:
         config: The settings of librdkafka.

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.errors import KafkaError
+from headway.errors import ClosedError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import CommittedOffsets, Partition, await_connection
 from headway.kafka.binding.factory import make_client
@@ -228,6 +228,15 @@ class GroupInspector(Closable):
 
     def _read_at_once(self, ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[tuple[Partition, Message]]:
         self._reader.assign([ck.TopicPartition(*place, start) for place, (start, _) in ranges.items()])
+        try:
+            yield from self._read_assigned(ranges)
+        finally:
+            # Otherwise the client would keep fetching, at the end of a log a hundred times a second. A generator that
+            # was not read to its end may be closed after the client.
+            with suppress(ClosedError):
+                self._reader.assign([])
+
+    def _read_assigned(self, ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[tuple[Partition, Message]]:
         left = {place: end for place, (_, end) in ranges.items()}
         moved = time.monotonic()
         while left:

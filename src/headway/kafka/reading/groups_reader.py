@@ -39,7 +39,8 @@ class GroupReading(NamedTuple):
 class GroupsReader:
     """Reads groups with one client, which is replaced when a coordinator does not answer. Not thread-safe.
 
-    Each read sends two requests for each group: one for its members, and one for its commits. `requests` counts them.
+    Each read sends three requests for each group: two for its members, because librdkafka asks in the way of the new
+    group protocol first, and one for its commits. `requests` counts them.
     """
 
     def __init__(self, config: Config) -> None:
@@ -62,7 +63,7 @@ class GroupsReader:
     ) -> Iterator[tuple[str, tuple[GroupMember, ...]]]:
         # Members are always read before commits, because librdkafka 2.16 crashes if it is asked for the commits of a
         # group whose coordinator has just started.
-        self.requests += len(groups)
+        self.requests += 2 * len(groups)
         client = self._connected()
         for group, answer in ask_for_members_of(client, groups).items() if groups else ():
             try:
