@@ -42,7 +42,7 @@ ALLOWED = {
     | _BASE,
     "dashboard": {"actions", "core", "dead_letters", "delay", "inspection", "kafka", "metrics", "runtime"} | _BASE,
     "actions": {"core", "dead_letters", "delay", "inspection", "kafka", "runtime"} | _BASE,
-    "inspection": {"core", "dead_letters", "delay", "kafka", "runtime"} | _BASE,
+    "inspection": {"core", "dead_letters", "delay", "kafka", "metrics", "runtime"} | _BASE,
     "experiments": {"core", "errors", "kafka", "parallel", "priority", "records", "runtime"},
     "cli": {"*"},
     "__main__": {"cli"},

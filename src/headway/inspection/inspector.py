@@ -11,10 +11,11 @@ from headway.core.levels.naming import is_topic_name
 from headway.errors import ConfigError, HeadwayError, KafkaError
 from headway.inspection.dead_letters_reader import DeadLettersReader
 from headway.inspection.letters import Letter
+from headway.inspection.member_metrics import MemberMetrics, seconds_per_record, tenants_of
 from headway.inspection.queues_reader import QueuesReader
 from headway.inspection.schedulers_reader import SchedulersReader
 from headway.inspection.seen_changes import changes_between
-from headway.inspection.snapshot import DeadLetterStatus, SchedulerStatus, SeenChange, Snapshot
+from headway.inspection.snapshot import DeadLetterStatus, QueueStatus, SchedulerStatus, SeenChange, Snapshot
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.kafka.reading.groups_reader import GroupsReader
 from headway.kafka.reading.log_bounds import LogBounds
@@ -62,7 +63,9 @@ class SnapshotReader(Closable):
         dead_letters: Sequence[str] = (),
         schedulers: Sequence[str] = (),
         every: float = EVERY,
+        metrics: MemberMetrics | None = None,
     ) -> None:
+        self._metrics = metrics
         self._queues = QueuesReader(config, groups, topics, every)
         kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         self._groups = GroupsReader(config)
@@ -81,6 +84,8 @@ class SnapshotReader(Closable):
     def close(self) -> None:
         """Close the connections."""
         self._queues.close()
+        if self._metrics:
+            self._metrics.close()
 
     def read(self) -> Snapshot:
         """Read everything that is due, and return the state of all. Raises `KafkaError` if Kafka does not answer."""
@@ -98,10 +103,20 @@ class SnapshotReader(Closable):
             notes=tuple(dict.fromkeys([*queues.notes, *self._dead_failures, *self._scheduler_failures])),
             requests_per_second=self._requests() / max(1.0, time.monotonic() - self._began),
         )
+        snapshot = self._with_metrics(snapshot)
         if self._before is not None:
             self._changes.extendleft(changes_between(self._before, snapshot))
         self._before = snapshot = replace(snapshot, changes=tuple(self._changes))
         return snapshot
+
+    def _with_metrics(self, snapshot: Snapshot) -> Snapshot:
+        """Add what members report: tenants, and a better estimate of the seconds of work than the rate in Kafka."""
+        if self._metrics is None or (now := self._metrics.latest) is None:
+            return snapshot
+        before = self._metrics.before
+        queues = [_with_work(queue, seconds_per_record(before, now, queue.group)) for queue in snapshot.queues]
+        notes = (*snapshot.notes, *self._metrics.failures)
+        return replace(snapshot, queues=tuple(queues), tenants=tuple(tenants_of(before, now)), notes=notes)
 
     def _if_due(self, seldom: _Seldom, failures: list[str], read: Callable[[list[str]], None]) -> None:
         if not seldom.is_due():
@@ -145,6 +160,8 @@ class Inspector(Closable):
         topics: The topics to watch, by their logical names. By default all topics of the groups.
         dead_letters: The dead-letter topics to read. By default those whose names end as is usual, such as `-dead`.
         schedulers: The schedulers to read. By default all that have topics.
+        metrics: The addresses of the members' metrics. With them, snapshots have the tenants, and `seconds_of_work` is
+            computed from the handlers' times and slots. Needs the extra `prometheus`.
         every: The seconds between two readings, at least 0.2.
 
     Raises:
@@ -160,13 +177,20 @@ class Inspector(Closable):
         topics: Sequence[str] = (),
         dead_letters: Sequence[str] = (),
         schedulers: Sequence[str] = (),
+        metrics: Sequence[str] = (),
         every: float = EVERY,
     ) -> None:
         if not every >= _LEAST_EVERY:
             raise ConfigError(f"every is {every!r}; it must be at least {_LEAST_EVERY:g} seconds.")
         self._config = config
         self._every = every
-        self._reader = SnapshotReader(config, groups, topics, dead_letters, schedulers, every)
+        members = MemberMetrics(metrics) if metrics else None
+        try:
+            self._reader = SnapshotReader(config, groups, topics, dead_letters, schedulers, every, members)
+        except BaseException:
+            if members:
+                members.close()
+            raise
         self._changed = threading.Condition()
         self._latest: Snapshot | None = None
         self._failure: HeadwayError | None = None
@@ -255,6 +279,13 @@ class Inspector(Closable):
         with self._changed:
             self._latest, self._failure = snapshot, failure
             self._changed.notify_all()
+
+
+def _with_work(queue: QueueStatus, seconds_per_record: float | None) -> QueueStatus:
+    if seconds_per_record is None:
+        return queue
+    levels = [replace(each, seconds_of_work=each.not_done * seconds_per_record) for each in queue.levels]
+    return replace(queue, levels=tuple(levels))
 
 
 def _with_note(snapshot: Snapshot, note: str) -> Snapshot:

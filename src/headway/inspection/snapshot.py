@@ -127,7 +127,8 @@ class LevelStatus:
         arrived_per_second: How many records arrived in the last half minute, per second. None at first.
         done_per_second: How many records were done in the last half minute, per second. None in the first five seconds.
         seconds_of_work: How long it takes to do all that is not done. 0 if all is done. None if it is not known,
-            because nothing was done in the last half minute.
+            because nothing was done in the last half minute. With the members' metrics, it is the mean handler time
+            divided by the slots, for each record.
     """
 
     level: int | None

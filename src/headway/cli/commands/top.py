@@ -31,6 +31,13 @@ def _names(option: str, metavar: str, help: str) -> Callable[[F], F]:
 @_names("--dead-letter", "TOPIC", "Read this dead-letter topic, not those with a usual name, such as orders-dead.")
 @_names("--scheduler", "NAME", "Read only this scheduler.")
 @click.option(
+    "--metrics",
+    metavar="URL",
+    multiple=True,
+    help="The metrics of a member, such as http://10.0.0.7:8080/metrics, for tenants and work. Can be given several "
+    "times.",
+)
+@click.option(
     "--refresh",
     type=click.FloatRange(0.2, 3600),
     help=f"How many seconds pass between two readings. [default: {EVERY:g}; with --once {_ONCE_EVERY:g}]",
@@ -45,6 +52,7 @@ def top(
     topics: Sequence[str],
     dead_letters: Sequence[str],
     schedulers: Sequence[str],
+    metrics: Sequence[str],
     refresh: float | None,
     view: str,
     wanted: str,
@@ -72,12 +80,14 @@ def top(
       headway top --once --group billing
       headway top --json | jq '.queues[].levels[] | {kafka_topic, not_done, seconds_of_work}'
     """
-    names = {"groups": groups, "topics": topics, "dead_letters": dead_letters, "schedulers": schedulers}
+    watched: dict[str, Sequence[str]] = {"groups": groups, "topics": topics, "dead_letters": dead_letters}
+    watched |= {"schedulers": schedulers, "metrics": metrics}
+
     from headway.cli.top.screen import TopScreen, can_be_live, console_of  # noqa: PLC0415 - Rich is slow to import
 
     console = console_of()
     is_live = not once and not as_json and can_be_live(console)
-    with Inspector(connection.config, **names, every=refresh or (EVERY if is_live else _ONCE_EVERY)) as inspector:
+    with Inspector(connection.config, **watched, every=refresh or (EVERY if is_live else _ONCE_EVERY)) as inspector:
         if is_live:
             TopScreen(inspector, console, ViewState(view, filter=wanted)).run()
         elif as_json:

@@ -1,0 +1,162 @@
+"""Reads the `/metrics` of members, which have what Kafka does not: tenants, handler times and slots."""
+
+import importlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from headway.errors import ConfigError
+from headway.inspection.snapshot import TenantStatus
+from headway.metrics.table import HANDLER_DURATION, HANDLER_SLOTS, TENANT_TIME, TENANT_WAITING
+from headway.runtime.extras import how_to_install
+from headway.runtime.lifecycle import Closable
+
+_EVERY = 5.0  # seconds
+_ANSWERED_WITHIN = 2.0
+_MOST_BYTES = 8_000_000
+_MOST_URLS = 200
+_CLOSED_WITHIN = 3.0
+
+TenantKey = tuple[str, str]
+"""A group and the name of a tenant."""
+
+
+class HandlerTotals(NamedTuple):
+    """The handlers of a group, over all members that were read: their total time and attempts, and their slots."""
+
+    seconds: float = 0.0
+    attempts: float = 0.0
+    slots: float = 0.0
+
+
+class MemberFigures(NamedTuple):
+    """What the members report at one time. `tenants` has the handler time of each tenant."""
+
+    at: float
+    tenants: Mapping[TenantKey, float]
+    waiting: Mapping[TenantKey, int]
+    handlers: Mapping[str, HandlerTotals]
+
+    @classmethod
+    def of(cls, at: float, samples: Iterable[tuple[str, Mapping[str, str], float]]) -> "MemberFigures":
+        """Add up the samples of all members. Each sample is a name, its labels, and a value."""
+        tenants, waiting = defaultdict[TenantKey, float](float), defaultdict[TenantKey, int](int)
+        handlers = defaultdict[str, HandlerTotals](HandlerTotals)
+        for name, labels, value in samples:
+            group, tenant = labels.get("group", ""), labels.get("tenant", "")
+            totals = handlers[group]
+            if name == TENANT_TIME.name:
+                tenants[group, tenant] += value
+            elif name == TENANT_WAITING.name:
+                waiting[group, tenant] += round(value)
+            elif name == f"{HANDLER_DURATION.name}_sum":
+                handlers[group] = totals._replace(seconds=totals.seconds + value)
+            elif name == f"{HANDLER_DURATION.name}_count":
+                handlers[group] = totals._replace(attempts=totals.attempts + value)
+            elif name == HANDLER_SLOTS.name:
+                handlers[group] = totals._replace(slots=totals.slots + value)
+        return cls(at, tenants, waiting, handlers)
+
+
+def tenants_of(before: MemberFigures | None, now: MemberFigures) -> list[TenantStatus]:
+    """Return the tenants, those that use the most first."""
+    found = []
+    for (group, tenant), seconds in now.tenants.items():
+        used = None
+        if before is not None and now.at > before.at:
+            # A member that has restarted counts from 0 again.
+            used = max(0.0, seconds - before.tenants.get((group, tenant), 0.0)) / (now.at - before.at)
+        found.append(TenantStatus(group, tenant, seconds, now.waiting.get((group, tenant)), used))
+    return sorted(found, key=lambda each: (-(each.handler_seconds_per_second or 0.0), -each.handler_seconds))
+
+
+def seconds_per_record(before: MemberFigures | None, now: MemberFigures, group: str) -> float | None:
+    """Return how long one record keeps all slots of a group busy: the mean handler time divided by the slots.
+
+    The mean is that of the attempts since the figures `before`, if there were any. None if the group is not measured.
+    """
+    totals, earlier = now.handlers.get(group), before.handlers.get(group) if before else None
+    if totals is None or totals.slots <= 0 or totals.attempts <= 0:
+        return None
+    seconds, attempts = totals.seconds, totals.attempts
+    if earlier is not None and attempts > earlier.attempts and seconds >= earlier.seconds:
+        seconds, attempts = seconds - earlier.seconds, attempts - earlier.attempts
+    return seconds / attempts / totals.slots
+
+
+class MemberMetrics(Closable):
+    """Reads the members' metrics every five seconds, in a thread of its own, because members can be slow to answer.
+
+    Args:
+        urls: The addresses of the members' metrics, such as `http://10.0.0.7:8080/metrics`.
+
+    Raises:
+        ConfigError: An address is not valid, or the package that parses metrics is not installed.
+    """
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        for url in urls:
+            _check(url)
+        if len(urls) > _MOST_URLS:
+            raise ConfigError(f"{len(urls)} addresses of metrics were given; at most {_MOST_URLS} are read.")
+        self._parse = _parser()
+        self._urls = urls
+        self.before: MemberFigures | None = None
+        self.latest: MemberFigures | None = None
+        self.failures: Sequence[str] = ()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headway-member-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._closing.set()
+        self._thread.join(_CLOSED_WITHIN)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            began, failures = time.monotonic(), list[str]()
+            samples = [sample for url in self._urls for sample in self._read(url, failures)]
+            self.before, self.latest = self.latest, MemberFigures.of(time.time(), samples)
+            self.failures = failures
+            self._closing.wait(max(0.0, _EVERY - (time.monotonic() - began)))
+
+    def _read(self, url: str, failures: list[str]) -> list[tuple[str, Mapping[str, str], float]]:
+        if self._closing.is_set():
+            return []
+        try:
+            with urlopen(Request(url), timeout=_ANSWERED_WITHIN) as answer:  # noqa: S310 - the scheme was checked
+                text = answer.read(_MOST_BYTES).decode(errors="replace")
+            return [(each.name, each.labels, each.value) for family in self._parse(text) for each in family.samples]
+        except (OSError, URLError, ValueError) as error:
+            failures.append(f"The metrics at {_shown(url)} cannot be read: {error}.")
+            return []
+
+
+def _check(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            f"{_shown(url)} is not the address of metrics; give one such as http://10.0.0.7:8080/metrics."
+        )
+
+
+def _shown(url: str) -> str:
+    """Return an address without the user's name and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _parser() -> Callable[[str], Iterable[Any]]:
+    try:
+        module = importlib.import_module("prometheus_client.parser")
+    except ImportError:
+        how = how_to_install("prometheus")
+        raise ConfigError(f"Reading metrics needs prometheus_client. Install it: {how}.") from None
+    parse: Callable[[str], Iterable[Any]] = module.text_string_to_metric_families
+    return parse
