@@ -21,6 +21,7 @@ ALLOWED = {
     "errors": set[str](),
     "runtime": set[str](),
     "metrics": set[str](),
+    "probes": {"errors", "metrics", "runtime"},
     "declarations": {"errors"},
     "settings": {"declarations", "errors"},
     "environment": {"broker", "errors", "settings"},

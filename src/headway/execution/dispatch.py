@@ -29,8 +29,8 @@ from headway.errors import HeadwayError
 from headway.execution.executor import Executor
 from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.gate import Gate
-from headway.execution.gates.measurements import Measurements
 from headway.execution.jobs import Job, RecordAttempt
+from headway.execution.measurements import Measurements
 from headway.execution.metrics import ParallelMetrics
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup

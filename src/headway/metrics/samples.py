@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Self
 
@@ -77,3 +77,15 @@ def _merged(combine: Combine, values: Sequence[float | HistogramValue]) -> float
 def totals(samples: Iterable[Sample]) -> list[Sample]:
     """Return only the counters and histograms, which must still be counted after their process has ended."""
     return [each for each in samples if each.name in METRICS and each.metric.kind is not MetricKind.GAUGE]
+
+
+def with_label(samples: Iterable[Sample], label: str, value: str) -> list[Sample]:
+    """Return the samples with this value of a label, where their metrics have the label."""
+    changed = []
+    for sample in samples:
+        names = sample.metric.labels
+        if label in names:
+            at = names.index(label)
+            sample = replace(sample, labels=(*sample.labels[:at], value, *sample.labels[at + 1 :]))  # noqa: PLW2901
+        changed.append(sample)
+    return changed

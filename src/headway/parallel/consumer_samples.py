@@ -8,7 +8,7 @@ from typing import NamedTuple
 from headway.core.engine.assignment import PartitionProgress
 from headway.core.levels.lending import Lending
 from headway.execution.dispatch import Dispatch
-from headway.execution.gates.measurements import Measurements
+from headway.execution.measurements import Measurements
 from headway.execution.metrics import ParallelMetrics
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.metrics import table
@@ -16,7 +16,7 @@ from headway.metrics.samples import Sample, merge
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
 from headway.parallel.observations import Observations
-from headway.parallel.record_ages import Mark
+from headway.parallel.record_ages import AgeMark
 from headway.parallel.run import Run
 from headway.records.record_types import TopicPartition
 
@@ -24,11 +24,11 @@ _MOST_TENANTS = 20
 _STATES = ("starting", "running", "paused", "stopping", "closed")
 
 
-class _Moment(NamedTuple):
+class _ConsumerMoment(NamedTuple):
     """What the dispatch and the engine hold at one moment, read under one lock."""
 
     progress: Sequence[PartitionProgress]
-    marks: dict[TopicPartition, Mark | None]
+    marks: dict[TopicPartition, AgeMark | None]
     ready: Sequence[int]
     taken: Sequence[int]
     bytes: Sequence[int]
@@ -96,7 +96,7 @@ class ConsumerSamples:
             *self._of_librdkafka(),
         ]
 
-    def _moment(self) -> _Moment:
+    def _moment(self) -> _ConsumerMoment:
         engine, handler, measured = self._dispatch.engine, self._handler(), self._measurements
         progress = engine.observe(self._seen.positions, self._seen.log_ends)
         tenants = engine.busiest_tenants(_MOST_TENANTS)
@@ -117,7 +117,7 @@ class ConsumerSamples:
                 for level, done in enumerate(measured.done_of_levels)
             ),
         ]
-        return _Moment(
+        return _ConsumerMoment(
             progress=progress,
             marks={each.partition: self._seen.ages.of(each.partition, each.committable) for each in progress},
             ready=engine.ready,
@@ -130,7 +130,7 @@ class ConsumerSamples:
             own=own,
         )
 
-    def _of_handler(self, counts: ParallelMetrics, moment: _Moment) -> Iterator[Sample]:
+    def _of_handler(self, counts: ParallelMetrics, moment: _ConsumerMoment) -> Iterator[Sample]:
         labels = self._group, self._handler()
         of_metrics = {
             table.HANDLER_RUNNING: counts.running,
@@ -151,7 +151,7 @@ class ConsumerSamples:
             yield Sample.of(table.TENANT_TIME, seconds, self._group, tenant)
             yield Sample.of(table.TENANT_WAITING, moment.tenants_ready[tenant], self._group, tenant)
 
-    def _of_topics(self, moment: _Moment) -> Iterator[Sample]:
+    def _of_topics(self, moment: _ConsumerMoment) -> Iterator[Sample]:
         not_done: defaultdict[tuple[str, int], int] = defaultdict(int)
         oldest: defaultdict[tuple[str, int], float] = defaultdict(float)
         now = time.time()
@@ -167,7 +167,7 @@ class ConsumerSamples:
             if moment.mean is not None:
                 yield Sample.of(table.LEVEL_WORK, records * moment.mean / max(1, moment.slots), self._group, *topic)
 
-    def _of_levels(self, moment: _Moment) -> Iterator[Sample]:
+    def _of_levels(self, moment: _ConsumerMoment) -> Iterator[Sample]:
         partitions = [0] * self._levels.count
         for partition in self._levels.assignment():
             partitions[partition.level] += 1
@@ -186,7 +186,7 @@ class ConsumerSamples:
                 yield Sample.of(table.LEVEL_LENT, lending.lent[level], *labels)
                 yield Sample.of(table.LEVEL_BORROWED, lending.borrowed[level], *labels)
 
-    def _of_partition(self, each: PartitionProgress, mark: Mark | None) -> Iterator[Sample]:
+    def _of_partition(self, each: PartitionProgress, mark: AgeMark | None) -> Iterator[Sample]:
         topic, number, level = each.partition
         labels = self._group, topic, level, number
         stands = each.incomplete > 0 and each.highest_done > each.committable and mark is not None

@@ -7,7 +7,7 @@ missing broker is never a reason.
 import time
 from collections.abc import Iterator
 
-from headway.core.engine.standstill import Standstill
+from headway.core.engine.standing_partitions import StandingPartitions
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.metrics.health import Health
@@ -48,7 +48,7 @@ class HealthWatch:
         self._run = run
         self._observations = observations
         self._stalls_after = stalls_after
-        self._fetching: Standstill[TopicPartition] = Standstill()
+        self._fetching: StandingPartitions[TopicPartition] = StandingPartitions()
         self._idle_since: float | None = None  # since when nothing runs although records could start
         self._look_at = 0.0
 

@@ -11,7 +11,7 @@ from headway.records.record_types import ConsumerRecord, TopicPartition
 _EVERY = 64
 
 
-class Mark(NamedTuple):
+class AgeMark(NamedTuple):
     """A received record.
 
     `created` is its timestamp in seconds since the epoch, or None if it has none. `arrived` is in monotonic time.
@@ -26,7 +26,7 @@ class RecordAges:
     """Remembers marks of the received records of each partition. The caller must hold the lock of the dispatch."""
 
     def __init__(self) -> None:
-        self._marks: dict[TopicPartition, list[Mark]] = {}
+        self._marks: dict[TopicPartition, list[AgeMark]] = {}
 
     def received(self, partition: TopicPartition, records: Sequence[ConsumerRecord], now: float) -> None:
         """Add marks of received records of a partition."""
@@ -35,9 +35,9 @@ class RecordAges:
             marks.clear()
         for record in records[::_EVERY]:
             created = record.timestamp
-            marks.append(Mark(record.offset, created / 1000 if created > 0 else None, now))
+            marks.append(AgeMark(record.offset, created / 1000 if created > 0 else None, now))
 
-    def of(self, partition: TopicPartition, offset: int) -> Mark | None:
+    def of(self, partition: TopicPartition, offset: int) -> AgeMark | None:
         """Return the last mark up to this offset, or None if no record of the partition has been received since."""
         marks = self._marks.get(partition, [])
         index = bisect_right(marks, offset, key=attrgetter("offset"))

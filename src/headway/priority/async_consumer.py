@@ -14,6 +14,7 @@ from headway.core.levels.capacity import Distributor
 from headway.core.levels.policies import PolicyName
 from headway.declarations import checked_timeout
 from headway.kafka.consumer.level_consumers import Partitions
+from headway.metrics.samples import Measure
 from headway.priority.consumer import REQUEST_TIMEOUT, LevelMetrics, OnRebalance, PriorityConsumer, longest_wait
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.end_steps import construction
@@ -201,6 +202,10 @@ class AsyncPriorityConsumer:
     async def metrics(self) -> list[LevelMetrics]:
         """Return the metrics of each level, lowest level first."""
         return await self._call(self._consumer.metrics)
+
+    async def measure(self) -> Measure:
+        """Measure this consumer from now on, and return a function that returns its samples as of the last poll."""
+        return await self._call(self._consumer.measure)
 
     async def unsubscribe(self) -> None:
         """Leave the groups. The consumer can subscribe again afterwards."""

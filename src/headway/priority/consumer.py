@@ -29,6 +29,8 @@ from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import END_WITHIN, MemberOffsets, Partitions, members_of
 from headway.kafka.consumer.standing import Standing, not_a_member, standing
+from headway.metrics.samples import Measure, Sample, merge
+from headway.priority.poll_samples import PolledLevel, PolledPartition, PollSamples
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.end_steps import EndSteps, Step, construction
@@ -110,6 +112,7 @@ class PriorityConsumer:
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
         self._closed = self._closing = self._is_forked = False
+        self._samples: PollSamples | None = None
         self._end = EndSteps(self._steps_to_end)
         self._closes_by = math.inf
         self._called_back_for: set[int] | None = None  # the levels whose rebalance callback is running, or None
@@ -302,6 +305,8 @@ class PriorityConsumer:
                     self._buffers[level].put(member.fetch(level, demand[level], now), now)
                 else:
                     member.serve(now)
+        if self._samples:
+            self._samples.look(now)
         for member in self._levels:
             for error in member.membership.callback_errors:
                 if not isinstance(error, Exception):  # Ctrl-C in a callback must be raised now, not by the next poll
@@ -315,6 +320,8 @@ class PriorityConsumer:
             if counts[level]:
                 records += self._buffers[level].take(counts[level])
                 self._returned[level] += counts[level]
+        if self._samples:
+            self._samples.took(records, counts)
         return records
 
     def _rest_of_batch(self) -> list[ConsumerRecord]:
@@ -572,6 +579,41 @@ class PriorityConsumer:
             for level in range(self._levels.count)
         ]
 
+    def measure(self) -> Measure:
+        """Measure this consumer from now on, and return a function that returns its samples.
+
+        `METRICS` in `headway.metrics` describes the samples, in which "done" means returned. They are made while the
+        consumer polls, at most twice a second, without a request to Kafka. Any thread can call the function, also after
+        the consumer was closed, and it returns the state as of the last poll. Further calls return the same function.
+        """
+        self._check_open()
+        if self._samples is None:
+            self._samples = PollSamples(
+                self._settings.group, self._polled_levels, self._polled_partitions, self._librdkafka_samples
+            )
+        return self._samples.samples
+
+    def _polled_levels(self) -> list[PolledLevel]:
+        return [
+            PolledLevel(
+                each.share, each.buffered, each.returned, each.partitions, each.deleted_unread, each.refused is not None
+            )
+            for each in self.metrics()
+        ]
+
+    def _polled_partitions(self) -> dict[TopicPartition, PolledPartition]:
+        positions, paused = self._returned_offsets(), self._levels.paused()
+        return {
+            each: PolledPartition(
+                positions.get(each), self._levels[each.level].client.known_end(each), is_paused=each in paused
+            )
+            for each in self._levels.assignment()
+        }
+
+    def _librdkafka_samples(self) -> list[Sample]:
+        client = str(self._settings.kafka.get("client.id") or "headway")
+        return merge(member.client.statistics.samples(client) for member in self._levels)
+
     # Closing
 
     def close(self) -> None:
@@ -584,6 +626,8 @@ class PriorityConsumer:
             return
         self._check_not_in_callback("close")
         self._closing = True
+        if self._samples:
+            self._samples.look(time.monotonic(), at_end=True)
         try:
             self._end.take()
         finally:

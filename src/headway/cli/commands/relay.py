@@ -9,6 +9,7 @@ import click
 
 from headway.cli.options.due_times import DUE
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
+from headway.cli.options.probes import probes_at, probes_option
 from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import LogStyle
 from headway.delay.relay.delay_topic_fitter import MOST_DELAY_TOPICS, RETIRE_AFTER
@@ -58,6 +59,7 @@ log = logging.getLogger("headway.relay")
     show_default=True,
     help="With --fit auto: delete a delay topic only if nothing was written to it for this long.",
 )
+@probes_option
 @log_options
 @kafka_options
 def relay(
@@ -67,6 +69,7 @@ def relay(
     fit: Any,
     max_delay_topics: int,
     retire_after: float,
+    probes: str | None,
     style: LogStyle,
     connection: ConnectionSettings,
 ) -> None:
@@ -82,13 +85,19 @@ def relay(
     You can run several relays, up to one for each partition of the scheduler's topics; they share the work. If a relay
     is killed, the others take over its partitions within seconds. Records that come due while no relay is running are
     delivered when one runs again.
+
+    With --probes, /livez is red if the relay completes no rounds, and /readyz is green while it works.
     """
     log_to_stderr(style, command="relay")
     _tune_process()
     fitting: dict[str, Any] = {"fit": fit, "max_delay_topics": max_delay_topics, "retire_after": retire_after}
     with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20, **fitting) as running:
         log.info("The relay of the scheduler %s is running. Stop it with Ctrl-C.", name)
-        with on_terminate(lambda drain: running.stop()), Interrupt(running.stop) as interrupt:
+        with (
+            probes_at(probes, running.watch_health, lambda: list),
+            on_terminate(lambda drain: running.stop()),
+            Interrupt(running.stop) as interrupt,
+        ):
             running.run()
     counts = running.counts
     log.info(

@@ -11,6 +11,7 @@ import click
 
 from headway.cli.display.terminal import stderr_is_terminal
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
+from headway.cli.options.probes import probes_at, probes_option
 from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import Code, LogStyle, MemberTask
 from headway.cli.workers.progress_line import WorkersProgressLine
@@ -44,6 +45,7 @@ log = logging.getLogger("headway.worker")
     help="How long running handlers may continue after SIGTERM.",
 )
 @click.option("--one-group", is_flag=True, help="One group reads all levels. By default each level has its own group.")
+@probes_option
 @log_options
 @kafka_options
 @click.pass_context
@@ -54,6 +56,7 @@ def worker(
     max_concurrency: int | None,
     drain_timeout: float,
     one_group: bool,
+    probes: str | None,
     style: LogStyle,
     connection: ConnectionSettings,
 ) -> None:
@@ -78,6 +81,9 @@ def worker(
     After SIGTERM, the command waits until running handlers have finished. After a second SIGTERM, or Ctrl-C, it does
     not wait. A second Ctrl-C kills the processes. Records whose handlers did not finish are handled again later.
 
+    With --probes, /livez is red if a partition stands still although it could go on, /readyz is green while all
+    processes take part in their groups and their commits succeed, and /metrics has the metrics of all processes.
+
     \b
     Exit codes:
       0    stopped by SIGTERM, and all running handlers have finished
@@ -99,12 +105,22 @@ def worker(
         return connection.renewed().over(found[name].config) | own
 
     jobs = [
-        MemberTask(name, index, connection.over(its.config) | own, max_concurrency, drain_timeout, logs)
+        MemberTask(
+            name,
+            index,
+            connection.over(its.config) | own,
+            max_concurrency,
+            drain_timeout,
+            logs,
+            is_probed=probes is not None,
+        )
         for name, its in found.items()
         for index in range(processes)
     ]
     progress = WorkersProgressLine(sys.stderr) if shown else None
-    outcome = asyncio.run(Supervisor(jobs, drain_timeout, progress, config_of).run())
+    supervisor = Supervisor(jobs, drain_timeout, progress, config_of)
+    with probes_at(probes, lambda: supervisor.pod.health, lambda: supervisor.pod.samples):
+        outcome = asyncio.run(supervisor.run())
     _show(outcome, style)
     context.exit(outcome.code)
 

@@ -20,7 +20,9 @@ from collections.abc import Callable, Sequence
 from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import (
+    LONGEST_LINE,
     Code,
+    MemberMetrics,
     MemberReport,
     MemberTask,
     Order,
@@ -45,6 +47,8 @@ from headway.errors import (
 from headway.execution.gates.supervision import Supervision
 from headway.execution.lifespan import SHUT_DOWN_WITHIN
 from headway.execution.metrics import ParallelMetrics
+from headway.metrics.health import Health
+from headway.metrics.samples import with_label
 from headway.parallel.consumer import ParallelConsumer
 from headway.runtime.flag import Flag
 from headway.workers.find_workers import find_workers
@@ -52,6 +56,7 @@ from headway.workers.find_workers import find_workers
 log = logging.getLogger("headway.worker")
 
 _REPORT_EVERY = 0.25  # seconds between two reports to the supervisor
+_METRICS_EVERY = 2.0  # seconds between two reports of metrics, if the command serves probes
 # Sentences to the supervisor are cut to this many characters, because a handler's error can have any length.
 _LONGEST_SENTENCE = 10_000
 LEAVE_WITHIN = 10.0
@@ -69,6 +74,7 @@ class WorkingMember:
         self._consumer: ParallelConsumer | None = None
         self._supervision: Supervision | None = None
         self._suspects = list(self._job.suspects)
+        self._sending = threading.Lock()  # held while a line is sent to the supervisor
         self._supervising = threading.Lock()  # held while suspects are passed to the supervision
 
     def run(self) -> Code:
@@ -124,11 +130,16 @@ class WorkingMember:
         gc.freeze()
         ended = Flag()
         threading.Thread(target=self._report, args=(consumer, ended), name="headway-reports", daemon=True).start()
+        metrics = MetricsReports(consumer, self._job.worker, self._send) if self._job.is_probed else None
+        if metrics:
+            threading.Thread(target=metrics.run, args=(ended,), name="headway-metrics", daemon=True).start()
         try:
             run()
         finally:
             ended.set()
             counts = consumer.metrics()
+            if metrics:
+                metrics.send()
             self._send(_report_of(counts))
             log.info(
                 "Ended: %d handled, %d of them dead letters; %d attempts failed.",
@@ -152,8 +163,9 @@ class WorkingMember:
                 last = report
                 self._send(report)
 
-    def _send(self, report: MemberReport) -> None:
-        with contextlib.suppress(OSError):  # the supervisor has died, which `_follow_orders` handles
+    def _send(self, report: MemberReport | MemberMetrics) -> None:
+        # Two threads send, and `sendall` can send a line in several parts.
+        with self._sending, contextlib.suppress(OSError):  # the supervisor has died, which `_follow_orders` handles
             self._supervisor.sendall(to_line(report))
 
     def _follow_orders(self) -> None:
@@ -180,6 +192,33 @@ class WorkingMember:
         if self._consumer is None:
             os._exit(Code.DONE)
         self._consumer.stop(drain=order is Order.DRAIN, timeout=self._job.drain_timeout)
+
+
+class MetricsReports:
+    """Sends the samples and the health of a consumer to the supervisor, at regular intervals and once at the end."""
+
+    def __init__(
+        self, consumer: ParallelConsumer, worker: str, send: Callable[[MemberReport | MemberMetrics], None]
+    ) -> None:
+        self._measure = consumer.measure()
+        self._check = consumer.watch_health()
+        self._worker = worker
+        self._send = send
+
+    def run(self, ended: Flag) -> None:
+        """Send them until the run has ended."""
+        while not ended.wait(_METRICS_EVERY):
+            self.send()
+
+    def send(self) -> None:
+        """Send the present samples and health."""
+        samples = with_label(self._measure(), "handler", self._worker)
+        if len(to_line(MemberMetrics(samples))) > LONGEST_LINE - 2 * _LONGEST_SENTENCE:
+            log.error("This process has too many metrics to send them to the supervisor: %d.", len(samples))
+            samples = [each for each in samples if "partition" not in each.metric.labels]
+        health = self._check()
+        cut = [tuple(each[:_LONGEST_SENTENCE] for each in of[:1]) for of in (health.not_live, health.not_ready)]
+        self._send(MemberMetrics(samples, Health(*cut)))
 
 
 def _report_of(counts: ParallelMetrics) -> MemberReport:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from headway.core.engine.suspects import Suspect
+from headway.metrics.health import Health
+from headway.metrics.samples import Sample
 from headway.runtime.interrupt import INTERRUPTED
 
 T = TypeVar("T")
@@ -43,7 +45,7 @@ class MemberTask:
     """The task of one member, which is the supervisor's first message to it. `config` can hold secrets.
 
     `suspects` are records that were running in members that died. `last_crash` is the error that ended this member's
-    previous process.
+    previous process. `is_probed` is True if the member must send its metrics and its health regularly.
     """
 
     worker: str
@@ -54,6 +56,7 @@ class MemberTask:
     logs: LogStyle
     suspects: list[Suspect] = field(default_factory=list)
     last_crash: str = ""
+    is_probed: bool = False
 
 
 class Order(Enum):
@@ -88,7 +91,18 @@ class MemberReport:
     crash: str = ""
 
 
-def to_line(message: MemberTask | Order | Warn | MemberReport) -> bytes:
+class MemberMetrics(msgspec.Struct, array_like=True, frozen=True):
+    """The samples and the health of a member, which the supervisor joins with those of the others."""
+
+    samples: list[Sample]
+    health: Health = Health()
+
+
+LONGEST_LINE = 16 * 2**20
+"""The longest line that a member may send, in bytes."""
+
+
+def to_line(message: MemberTask | Order | Warn | MemberReport | MemberMetrics) -> bytes:
     """Encode a message as a line."""
     return msgspec.json.encode(message) + b"\n"
 
@@ -96,6 +110,12 @@ def to_line(message: MemberTask | Order | Warn | MemberReport) -> bytes:
 def from_line(line: bytes, kind: type[T]) -> T:
     """Decode a message from its line."""
     return msgspec.json.decode(line, type=kind)
+
+
+def report_from_line(line: bytes) -> MemberReport | MemberMetrics:
+    """Decode a message that a member sent."""
+    report: MemberReport | MemberMetrics = msgspec.json.decode(line, type=MemberReport | MemberMetrics)
+    return report
 
 
 def order_from_line(line: bytes) -> Order | Warn:

@@ -17,12 +17,24 @@ from typing import Any, NamedTuple
 
 from headway.cli.display.terminal import count
 from headway.cli.workers.member import LEAVE_WITHIN
-from headway.cli.workers.messages import Code, MemberReport, MemberTask, Order, Warn, from_line, to_line
+from headway.cli.workers.messages import (
+    LONGEST_LINE,
+    Code,
+    MemberMetrics,
+    MemberReport,
+    MemberTask,
+    Order,
+    Warn,
+    report_from_line,
+    to_line,
+)
+from headway.cli.workers.pod_metrics import PodMetrics
 from headway.cli.workers.progress_line import WorkersProgressLine
 from headway.core.engine.suspects import RunningAttempt, Suspects, how_it_ended
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.execution.lifespan import SHUT_DOWN_WITHIN
 from headway.execution.running_table import make_table_file, read_table
+from headway.metrics.health import Health
 
 log = logging.getLogger("headway.worker")
 
@@ -44,6 +56,9 @@ class MemberProcess:
     def __init__(self, job: MemberTask) -> None:
         self.job = job
         self.report = MemberReport()
+        # Until the member has sent something, it is starting.
+        self.metrics = MemberMetrics([], Health(not_ready=("It is starting.",)))
+        self.heard_at = time.monotonic()
         self.mistake = ""
         self.crash = ""
         self.ran: Sequence[RunningAttempt] = ()
@@ -68,9 +83,19 @@ class MemberProcess:
                 pass_fds=descriptors,
                 start_new_session=True,
             )
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=LONGEST_LINE)
         self._writer.write(to_line(self.job))
         self._listening = asyncio.create_task(self._listen())
+
+    @property
+    def name(self) -> str:
+        """The name of the member."""
+        return member_name(self.job)
+
+    @property
+    def worker(self) -> str:
+        """The name of its worker."""
+        return self.job.worker
 
     @property
     def pid(self) -> int:
@@ -102,8 +127,10 @@ class MemberProcess:
     async def _listen(self) -> None:
         with contextlib.suppress(OSError):
             async for line in self._reader:
-                report = from_line(line, MemberReport)
-                if report.mistake or report.crash:
+                report = report_from_line(line)
+                if isinstance(report, MemberMetrics):
+                    self.metrics, self.heard_at = report, time.monotonic()
+                elif report.mistake or report.crash:
                     self.mistake, self.crash = report.mistake, report.crash
                 else:
                     self.report = report
@@ -135,6 +162,8 @@ class Supervisor:
         self._is_interrupted = False
         self._starting = 0
         self._outcome = Conclusion(Code.DONE)
+        self.pod = PodMetrics(lambda: list(self._living), len(jobs))
+        """The metrics and the health of all members, if they are probed."""
 
     async def run(self) -> Conclusion:
         """Run the jobs until they must end, and return the conclusion."""
@@ -193,6 +222,7 @@ class Supervisor:
         self._dead = MemberReport(
             self._dead.handled + process.report.handled, self._dead.failed + process.report.failed
         )
+        self.pod.ended(process, died=not self._ending.is_set())
         return code, time.monotonic() - born
 
     def _suspect(self, process: MemberProcess, how: str) -> None:
@@ -245,6 +275,7 @@ class Supervisor:
         """Order all members to end."""
         self._conclude(outcome)
         self._order = order
+        self.pod.is_ending = True
         self._ending.set()
         for process in self._living:
             process.tell(order)

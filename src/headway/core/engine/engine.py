@@ -527,7 +527,7 @@ class Engine(Generic[R]):
 
     @property
     def has_space(self) -> list[bool]:
-        """Whether each level has so few ready records that further ones are being fetched."""
+        """Whether each level has few enough ready records that further ones are being fetched."""
         return [
             2 * level.buffered < self._buffer and demand > 0
             for level, demand in zip(self._levels, self.demand(), strict=True)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.partition_relay import PartitionRelay
-from headway.declarations import check_whole
+from headway.declarations import check_above_zero, check_whole
 from headway.delay.relay.delay_topic_fitter import MOST_DELAY_TOPICS, RETIRE_AFTER, DelayTopicFitter, FitMode
 from headway.delay.relay.delay_topics_in_use import DelayTopicsInUse
 from headway.delay.relay.deletions import Deletions
@@ -39,6 +39,7 @@ from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.missing_permissions import is_of_the_group, lacks_a_permission
 from headway.kafka.reading.compacted import TopicReader
+from headway.metrics.health import CheckHealth, Health
 from headway.runtime.deferred_signals import allow_signals
 from headway.runtime.end_steps import EndSteps, construction
 from headway.runtime.flag import Flag
@@ -114,6 +115,7 @@ class Relay(Closable):
         self._stopping = Flag()
         self._closed = self._is_forked = False
         self._restarts = Restarts()
+        self._round_at: float | None = None  # when the last round began, in monotonic time; None before the first
         self.counts: Counter[str] = Counter()
         consumer_config = {"group.id": name} | {key: each for key, each in config.items() if key not in PRODUCERS_OWN}
         self._lost = LostPermissions(self._producer_config, names, str(consumer_config["group.id"]))
@@ -159,6 +161,7 @@ class Relay(Closable):
         require_permissions(self._reader.admin, self._names, self._in_use.delay_topics, self._connection)
         self._subscribe()
         while not self._stopping.is_set() and not until():
+            self._round_at = time.monotonic()
             self._consumer.check()
             try:
                 if not self._round():
@@ -218,6 +221,33 @@ class Relay(Closable):
     def held(self) -> int:
         """The number of records that wait in memory."""
         return self._relays.held
+
+    def watch_health(self, stalls_after: float = 300.0) -> CheckHealth:
+        """Return a function that returns the relay's `Health`. Any thread can call it.
+
+        A relay that has not completed a round for `stalls_after` seconds is not live. By default this is longer than
+        any request to Kafka takes, so that missing brokers alone do not make a relay not live.
+        """
+        check_above_zero("stalls_after", stalls_after)
+        return lambda: Health(tuple(self._why_not_live(stalls_after)), tuple(self._why_not_ready()))
+
+    def _why_not_live(self, stalls_after: float) -> Iterator[str]:
+        if self._round_at is not None and not self._stopping.is_set():
+            seconds = time.monotonic() - self._round_at
+            if seconds > stalls_after:
+                yield f"The relay has not completed a round for {seconds:.0f} s, so nothing is delivered."
+
+    def _why_not_ready(self) -> Iterator[str]:
+        if self._stopping.is_set() or self._closed:
+            yield "The relay is stopping or has ended."
+        elif self._round_at is None:
+            yield "The relay has not started yet, or its topics do not exist yet."
+        elif self.refused:
+            yield self.refused
+        elif self._restarts.is_pending:
+            yield "The relay waits to start again after an error, which its log names."
+        elif not self._clock.is_set and self._relays.numbers:
+            yield "The relay does not know the brokers' time yet."
 
     def close(self) -> None:
         """Finish the work in progress, and leave the group. In a forked process, this call does nothing."""

@@ -20,11 +20,11 @@ _MICROSECONDS = 1e6
 _MILLISECONDS = 1e3
 
 
-class _Window(msgspec.Struct):
+class _AverageOf(msgspec.Struct):
     avg: float = 0
 
 
-class _Broker(msgspec.Struct):
+class _BrokerStatistics(msgspec.Struct):
     nodename: str = ""
     nodeid: int = -1
     state: str = ""
@@ -33,29 +33,29 @@ class _Broker(msgspec.Struct):
     txerrs: int = 0
     rxbytes: int = 0
     req_timeouts: int = 0
-    rtt: _Window = msgspec.field(default_factory=_Window)
-    throttle: _Window = msgspec.field(default_factory=_Window)
+    rtt: _AverageOf = msgspec.field(default_factory=_AverageOf)
+    throttle: _AverageOf = msgspec.field(default_factory=_AverageOf)
 
 
-class _Partition(msgspec.Struct):
+class _PartitionStatistics(msgspec.Struct):
     fetchq_cnt: int = 0
     fetchq_size: int = 0
 
 
-class _Topic(msgspec.Struct):
-    partitions: dict[str, _Partition] = {}
+class _TopicStatistics(msgspec.Struct):
+    partitions: dict[str, _PartitionStatistics] = {}
 
 
-class _Group(msgspec.Struct):
+class _GroupStatistics(msgspec.Struct):
     rebalance_cnt: int = 0
 
 
-class _Statistics(msgspec.Struct):
+class _ClientStatistics(msgspec.Struct):
     msg_cnt: int = 0
     msg_size: int = 0
-    brokers: dict[str, _Broker] = {}
-    topics: dict[str, _Topic] = {}
-    cgrp: _Group | None = None
+    brokers: dict[str, _BrokerStatistics] = {}
+    topics: dict[str, _TopicStatistics] = {}
+    cgrp: _GroupStatistics | None = None
 
 
 class Statistics:
@@ -85,7 +85,7 @@ class Statistics:
         if self._last is None:
             return []
         try:
-            found = msgspec.json.decode(self._last, type=_Statistics)
+            found = msgspec.json.decode(self._last, type=_ClientStatistics)
         except msgspec.DecodeError:
             log.debug("librdkafka's statistics have another form than expected.", exc_info=True)
             return []
@@ -102,7 +102,7 @@ class Statistics:
         return samples + merge(_of_broker(client, each) for each in found.brokers.values() if each.nodeid >= 0)
 
 
-def _of_broker(client: str, broker: _Broker) -> list[Sample]:
+def _of_broker(client: str, broker: _BrokerStatistics) -> list[Sample]:
     of_metrics = {
         table.KAFKA_BROKER_UP: int(broker.state == "UP"),
         table.KAFKA_REQUESTS: broker.tx,

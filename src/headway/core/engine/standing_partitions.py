@@ -6,10 +6,10 @@ from typing import Generic, TypeVar
 P = TypeVar("P")
 
 
-class Standstill(Generic[P]):
+class StandingPartitions(Generic[P]):
     """Notes since when each partition could have gone on, but has not moved.
 
-    >>> still = Standstill()
+    >>> still = StandingPartitions()
     >>> still.look({"orders": 7}, {"orders"}, now=0.0)
     >>> still.look({"orders": 7}, {"orders"}, now=5.0)
     >>> still.seconds(now=6.0)
