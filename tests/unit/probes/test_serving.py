@@ -178,9 +178,10 @@ def test_an_address_that_is_in_use_is_named(probes: Probes, client: Client) -> N
 
 
 def test_probes_can_be_served_over_ipv6(client: Client) -> None:
-    try:
-        socket.socket(socket.AF_INET6).bind(("::1", 0))
-    except OSError:
-        pytest.skip("This machine has no IPv6.")
+    with socket.socket(socket.AF_INET6) as trial:
+        try:
+            trial.bind(("::1", 0))
+        except OSError:
+            pytest.skip("This machine has no IPv6.")
     with Probes(client.check, client.measure, "[::1]:0") as probes:
         assert ask(probes, "/livez")[0] == 200
