@@ -13,6 +13,8 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import delay
@@ -108,30 +110,31 @@ def cpu_of(costs: Sequence[Cost]) -> list[float]:
 def parallel_consumer(bench: Bench) -> None:
     """1,000 in flight, with handlers that return at once or take 10 ms."""
     for milliseconds in (0, 10):
-        for name, ordering in ORDERINGS.items():
-            _rates(bench, milliseconds, name, ordering)
+        _compare_rates(bench, milliseconds)
 
 
-def _rates(bench: Bench, milliseconds: int, name: str, ordering: Ordering) -> None:
+def _compare_rates(bench: Bench, milliseconds: int) -> None:
     topic, count, java = bench.filled_topic(), bench.count, bench.java
     systems: dict[str, Callable[[], Cost]] = {}
-    if java:
-        systems["java"] = lambda: java.cost(bench.servers, topic, count, ordering, SLOTS, milliseconds / 1000)
-    for loop in LOOPS:
-        path = f"parallel, loop, {milliseconds} ms, {name}"
-        systems[loop] = lambda path=path, loop=loop: bench.run(path, topic, count, loop)  # type: ignore[misc]
-        if milliseconds:
-            systems[f"bare {loop}"] = lambda loop=loop: bench.run("bare tasks, 10 ms", "-", count, loop)  # type: ignore[misc]
-    found = bench.in_turns(systems)
-    for loop in LOOPS:
-        work = f"{milliseconds} ms, {name}" + (", uvloop" if loop == "uvloop" else "")
+    for name, ordering in ORDERINGS.items():
         if java:
-            theirs, aim = found["java"], RATE_AIMS[loop, milliseconds, name]
-            bench.report.compare(work, "Java", RATE, rates_of(theirs), rates_of(found[loop]), at_least=aim)
-            bench.report.compare(work, "Java", CPU, cpu_of(theirs), cpu_of(found[loop]))
+            run = partial(java.cost, bench.servers, topic, count, ordering, SLOTS, milliseconds / 1000)
+            systems[f"Java, {name}"] = run
+        for loop in LOOPS:
+            path = f"parallel, loop, {milliseconds} ms, {name}"
+            systems[f"{loop}, {name}"] = partial(bench.run, path, topic, count, loop)
+    if milliseconds:
+        systems |= {f"bare {loop}": partial(bench.run, "bare tasks, 10 ms", "-", count, loop) for loop in LOOPS}
+    found = bench.in_turns(systems)
+    for loop, name in product(LOOPS, ORDERINGS):
+        work, ours = f"{milliseconds} ms, {name}, {loop}", found[f"{loop}, {name}"]
+        if java:
+            theirs, aim = found[f"Java, {name}"], RATE_AIMS[loop, milliseconds, name]
+            bench.report.compare(work, "Java", RATE, rates_of(theirs), rates_of(ours), at_least=aim)
+            bench.report.compare(work, "Java", CPU, cpu_of(theirs), cpu_of(ours))
         if milliseconds:
-            bare = f"bare {loop}"
-            bench.report.compare(work, f"{bare} loop", CPU, cpu_of(found[bare]), cpu_of(found[loop]), at_most=1.4)
+            bare = found[f"bare {loop}"]
+            bench.report.compare(work, f"bare {loop} loop", CPU, cpu_of(bare), cpu_of(ours), at_most=1.4)
 
 
 def classic_table(bench: Bench) -> None:
@@ -173,9 +176,7 @@ def consumer(bench: Bench) -> None:
     """`poll` and iteration with three levels, of which the lowest has the records."""
     topic = bench.filled_topic()
     paths = {"plain": "plain consume", "poll": "consumer, poll", "iteration": "consumer, iteration"}
-    found = bench.in_turns(
-        {name: lambda path=path: bench.run(path, topic, bench.count) for name, path in paths.items()}  # type: ignore[misc]
-    )
+    found = bench.in_turns({name: partial(bench.run, path, topic, bench.count) for name, path in paths.items()})
     for name in ("poll", "iteration"):
         bench.report.compare(name, "consume", CPU, cpu_of(found["plain"]), cpu_of(found[name]), at_most=1.4)
         bench.report.compare(name, "consume", RATE, rates_of(found["plain"]), rates_of(found[name]))
@@ -188,12 +189,14 @@ def producer(bench: Bench) -> None:
         "send to three levels": ("plain produce, three topics", "producer, send"),
     }
     for work, paths in pairs.items():
-        found = bench.in_turns(
-            {path: lambda path=path: bench.run(path, empty_topics(bench.servers), bench.count) for path in paths}  # type: ignore[misc]
-        )
+        found = bench.in_turns({path: partial(_send_to_empty_topics, bench, path) for path in paths})
         theirs, ours = (found[path] for path in paths)
         bench.report.compare(work, "produce", RATE, rates_of(theirs), rates_of(ours), at_least=0.75)
         bench.report.compare(work, "produce", CPU, cpu_of(theirs), cpu_of(ours))
+
+
+def _send_to_empty_topics(bench: Bench, path: str) -> Cost:
+    return bench.run(path, empty_topics(bench.servers), bench.count)
 
 
 def relay(bench: Bench) -> None:
