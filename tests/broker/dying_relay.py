@@ -39,7 +39,7 @@ def die_at(step: str, kind: str) -> None:
     def watch(name: str) -> None:
         call = getattr(CALLS[name], name)
 
-        def watched(client: Any, *args: Any) -> Any:
+        def watched(client: Any, *args: Any, **named: Any) -> Any:
             nonlocal works
             works = works or (name == "produce" and is_work(kind, args[0].topic))
             mine = works and name == wanted
@@ -47,7 +47,7 @@ def die_at(step: str, kind: str) -> None:
                 die()
             if mine and when == "within":
                 threading.Timer(0.0005, die).start()
-            result = call(client, *args)
+            result = call(client, *args, **named)
             if mine and when == "after":
                 die()
             return result

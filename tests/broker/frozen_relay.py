@@ -18,13 +18,13 @@ def freeze_at(step: str) -> None:
     """Freeze once, at the first change of a schedule that is stored."""
     produce, frozen = ProducerClient.produce, False
 
-    def watched(client: ProducerClient, record: OutgoingRecord, on_delivery: Any) -> None:
+    def watched(client: ProducerClient, record: OutgoingRecord, on_delivery: Any, **named: Any) -> None:
         nonlocal frozen
         is_change = not frozen and str(record.key).startswith("change:")
         frozen = frozen or is_change
         if is_change and step == "before":
             os.kill(os.getpid(), signal.SIGSTOP)
-        produce(client, record, on_delivery)
+        produce(client, record, on_delivery, **named)
         if is_change and step == "after":
             os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -112,12 +112,12 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
     ids: dict[ProducerClient, str] = {}
     attempt, commit, fenced = TransactionalWriter.write, producers.commit, producers.fenced
 
-    def note_attempt(writer: TransactionalWriter, *args: Any) -> Any:
+    def note_attempt(writer: TransactionalWriter, *args: Any, **named: Any) -> Any:
         nonlocal writing
         with writes:
             writing = writer.client
             writes.notify()
-        return attempt(writer, *args)
+        return attempt(writer, *args, **named)
 
     def note_id(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
         client = fenced(config, transactional_id, topic)

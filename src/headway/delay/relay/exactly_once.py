@@ -120,19 +120,20 @@ class ExactlyOnce(RelayOutput):
         If a record is rejected, returns the rejection.
         """
         writer.begin()
-        state, began = self._names.state, time.monotonic()
+        began = time.monotonic()
         last_moves = {
             (out.delay_topic, out.partition): index for index, out in enumerate(records) if out.delay_topic is not None
         }
-        ends = set(last_moves.values())
+        state = [index for index, out in enumerate(records) if out.source is None]
+        ends, noted = set(last_moves.values()), {*last_moves.values(), *state}
 
         def stored(index: int, message: Any) -> None:
             if index in ends:
                 note_move(moved, records[index], message.offset())
-            elif records[index].topic == state:
+            elif index in noted:
                 self._clock.observe(message.timestamp()[1], began, time.monotonic())
 
-        return writer.write(records, stored)
+        return writer.write(records, stored, noted=noted)
 
     def serve(self) -> float:
         if self._uncommitted is None:

@@ -22,7 +22,7 @@ from headway.delay.relay.delay_topics_in_use import DelayTopicsInUse
 from headway.delay.relay.deletions import Deletions
 from headway.delay.relay.exactly_once import ExactlyOnce
 from headway.delay.relay.low_latency import LowLatency
-from headway.delay.relay.output import Mode, RelayOutput, RelayParts
+from headway.delay.relay.output import Mode, RelayOutput, RelayParts, Ticks
 from headway.delay.relay.partition_relays import PartitionRelays, counts_of
 from headway.delay.relay.permissions import LostPermissions, permissions_to_work, require_permissions
 from headway.delay.relay.predecessors import Predecessors
@@ -457,16 +457,17 @@ class Relay(Closable):
             self._output.observe_clock(self._relays.commands_starts())
         with GcPause():
             self._receive(messages, now := self._timing.now())
-        self._relays.search(self._in_use.usable, now)
-        self._fitter.examine_if_due(self._relays.numbers, self._in_use.usable, now)
-        did = self._carry_out(now)
+            self._relays.search(self._in_use.usable, now)
+            self._fitter.examine_if_due(self._relays.numbers, self._in_use.usable, now)
+            ticks = self._take(self._output, now)
+        self._carry_out(self._output, ticks, now)
         self._output.serve()
         while self._output.written:
             self._relays.written(self._output.written.popleft(), self._timing.now())
         self._consumer.hold(self._relays.full())
         if self._deletions.is_due():
             self._deletions.delete_before(self._output.done)
-        return did or bool(messages)
+        return bool(ticks or messages)
 
     def _receive(self, messages: list[Any], now: int) -> None:
         self.counts["read"] += len(messages)
@@ -475,16 +476,18 @@ class Relay(Closable):
                 self._in_use.note(message)
         self._consumer.ends.clear()
 
-    def _carry_out(self, now: int) -> bool:
-        if self._output is None or not self._may_send(self._output):
-            return False
-        with GcPause():
-            ticks = self._relays.take(now, _RECORDS_PER_ROUND, _BYTES_PER_ROUND, self._output.wants_state)
-        if ticks:
-            self._unknown_zones.report(ticks.values())
-            self._output.carry_out(ticks, self._relays.offsets(ticks), now)
-            self.counts.update(counts_of(ticks))
-        return bool(ticks)
+    def _take(self, output: RelayOutput, now: int) -> Ticks:
+        """Return the decisions to carry out now, or none if the output cannot take more records."""
+        if not self._may_send(output):
+            return {}
+        return self._relays.take(now, _RECORDS_PER_ROUND, _BYTES_PER_ROUND, output.wants_state)
+
+    def _carry_out(self, output: RelayOutput, ticks: Ticks, now: int) -> None:
+        if not ticks:
+            return
+        self._unknown_zones.report(ticks.values())
+        output.carry_out(ticks, self._relays.offsets(ticks), now)
+        self.counts.update(counts_of(ticks))
 
     def _may_send(self, output: RelayOutput) -> bool:
         """Return whether more records can be sent.

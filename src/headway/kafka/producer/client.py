@@ -64,7 +64,8 @@ _DEFAULTS = {"log_level": 3}
 _GAPLESS = "enable.gapless.guarantee"
 _BATCHES_OF_ONE = {"batch.num.messages": 1}
 
-_IN_DOUBT = ck.KafkaError(ck.KafkaError._INCONSISTENT, "Kafka has acknowledged later records, but not this one")
+IN_DOUBT = ck.KafkaError(ck.KafkaError._INCONSISTENT, "Kafka has acknowledged later records, but not this one")
+"""The error of a record that librdkafka reports as stored without an offset, which means that it only assumes so."""
 
 
 class ClientOwner:
@@ -143,11 +144,11 @@ class ProducerClient:
         self.fatal: ck.KafkaException | None = None
         """The fatal error of librdkafka's current producer, or None."""
 
-    def produce(self, record: OutgoingRecord, on_delivery: OnReport) -> None:
+    def produce(self, record: OutgoingRecord, on_delivery: OnReport, checks_offset: bool = False) -> None:
         """Queue a record.
 
-        If this client is idempotent, a report of success without an offset is turned into an error, because such a
-        report means that librdkafka only assumes that the record was stored.
+        If this client is idempotent, a report of success without an offset is turned into the error `IN_DOUBT`. With
+        `checks_offset`, the callback does this itself, which is faster.
 
         Raises `BufferError` if the queue is full, and `DeliveryError` or `SerializationError` if the record cannot be
         sent.
@@ -155,7 +156,7 @@ class ProducerClient:
         self._check_process()
         self._produced += 1
         topic, headers = record.topic, record.headers
-        if self.is_idempotent:
+        if self.is_idempotent and not checks_offset:
             on_delivery = _doubting(on_delivery)
         if headers:
             check_headers(headers, topic)
@@ -554,7 +555,7 @@ class ProducerClient:
 
 def _doubting(on_delivery: OnReport) -> OnReport:
     def report(error: ck.KafkaError | None, message: ck.Message) -> None:
-        on_delivery(_IN_DOUBT if error is None and message.offset() is None else error, message)
+        on_delivery(IN_DOUBT if error is None and message.offset() is None else error, message)
 
     return report
 

@@ -18,7 +18,7 @@ from headway.kafka.binding.capi import CommittedOffsets
 from headway.kafka.binding.error_causes import error_name, is_purged, is_the_records_own, refuses_all
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TRANSACTION_CALL_ANSWERED_WITHIN
-from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.client import IN_DOUBT, ProducerClient
 from headway.kafka.producer.client_transactions import ClientTransactions
 from headway.runtime.gc_pause import GcPause
 
@@ -52,7 +52,7 @@ class Rejection(NamedTuple):
 class NotStoredError(KafkaError):
     """Some records were not stored, but may be stored when they are written again.
 
-    `positions` has the positions of these records.
+    `positions` has the positions of these records, or all positions if it is not known which records were not stored.
     """
 
     def __init__(self, reason: str, positions: Collection[int]) -> None:
@@ -113,21 +113,31 @@ class TransactionalWriter:
         retrying(partial(self.transactions.add_offsets, offsets, member), TRANSACTION_CALL_ANSWERED_WITHIN)
 
     def write(
-        self, records: Sequence[OutgoingRecord], stored: OnStored, is_given_up: Callable[[], bool] = _never
+        self,
+        records: Sequence[OutgoingRecord],
+        stored: OnStored,
+        is_given_up: Callable[[], bool] = _never,
+        noted: Collection[int] | None = None,
     ) -> Rejection | None:
         """Write all records in the open transaction. Returns the rejection if Kafka rejects a record.
+
+        `stored` is called for each record. With `noted`, it is called only for the records at these positions, and all
+        other records share a callback, because creating one for each record takes as long as queueing the record.
 
         The position of the rejection is None unless each record has its own batch (`is_searching`), or the client
         itself refuses the record. Raises `NotStoredError` if records are not stored for another reason, or when
         `is_given_up` returns True.
         """
-        reports = _WriteReports(records, stored, certain=self.client.batches_of_one or len(records) == 1)
+        is_certain = self.client.batches_of_one or len(records) == 1
+        reports = _WriteReports(records, stored, None if is_certain else noted, certain=is_certain)
         with GcPause():
             rejection = self._send(reports, is_given_up)
+            left = 0 if rejection else self.client.flush(_REPORTS_WITHIN)
         if rejection:
             return rejection
-        while self.client.flush(_REPORTS_WITHIN) and not reports.is_decided():
+        while left and not reports.is_decided():
             self._raise_if_silent(reports, is_given_up)
+            left = self.client.flush(_REPORTS_WITHIN)
         if reports.rejection:
             return reports.rejection
         if reports.failure:
@@ -136,12 +146,13 @@ class TransactionalWriter:
 
     def _send(self, reports: "_WriteReports", is_given_up: Callable[[], bool]) -> Rejection | None:
         """Queue the records until an error is reported. Returns a rejection if the client itself refuses a record."""
-        client, report = self.client, reports.report
+        client, noted, report, count = self.client, reports.noted, reports.report, reports.count
         for position, record in enumerate(reports.records):
+            reported = partial(report, position) if noted is None or position in noted else count
             try:
                 while not reports.is_broken:
                     try:
-                        client.produce(record, partial(report, position))
+                        client.produce(record, reported, checks_offset=True)
                         break
                     except BufferError:
                         client.reports.serve(_REPORTS_WITHIN)
@@ -172,11 +183,11 @@ class TransactionalWriter:
         """Raise `NotStoredError` if no record has been acknowledged for too long, or if the write was given up."""
         if reports.silent_for() < self._silent_for and not is_given_up():
             return
-        if waiting := reports.waiting():
+        if left := reports.left():
+            waiting = reports.waiting()
             topics = ", ".join(sorted({reports.records[position].topic for position in waiting}))
             raise NotStoredError(
-                f"Kafka has stopped acknowledging records. {len(waiting)} records for {topics} are not stored.",
-                waiting,
+                f"Kafka has stopped acknowledging records. {left} records for {topics} are not stored.", waiting
             )
 
     def commit(self, within: float = TRANSACTION_CALL_ANSWERED_WITHIN, is_over: Callable[[], bool] = _never) -> None:
@@ -189,31 +200,46 @@ class TransactionalWriter:
 
 
 class _WriteReports:
-    """The reports of the records in one transaction."""
+    """The reports of the records in one transaction.
 
-    def __init__(self, records: Sequence[OutgoingRecord], stored: OnStored, *, certain: bool) -> None:
+    Of the records whose positions are not in `noted`, only the number of missing reports is known.
+    """
+
+    def __init__(
+        self, records: Sequence[OutgoingRecord], stored: OnStored, noted: Collection[int] | None, *, certain: bool
+    ) -> None:
         self.records = records
+        self.noted = noted
         self.rejection: Rejection | None = None
         self.failure: NotStoredError | None = None
         self.purged_at: float | None = None
         self.is_broken = False  # True if no further record should be sent
         self._stored = stored
         self._is_certain = certain
-        self._waits = bytearray(b"\1") * len(records)
+        self._waits = bytearray(b"\1" if noted is None else b"\0") * len(records)
+        for position in noted or ():
+            self._waits[position] = 1
+        self._counted = self._waits.count(0)  # how many of the other records have no report yet
         self._silent_since = time.monotonic()
         self._left = len(records)  # the number of unacknowledged records at the last check
 
     def report(self, position: int, error: ck.KafkaError | None, message: ck.Message) -> None:
         """Note the delivery report of the record at this position."""
-        if error is None:
+        if error is None and message.offset() is not None:
             self._waits[position] = 0
             self._stored(position, message)
         else:
-            self._refused(position, error)
+            self._refused(position, self.records[position].topic, IN_DOUBT if error is None else error)
 
-    def _refused(self, position: int, error: ck.KafkaError) -> None:
+    def count(self, error: ck.KafkaError | None, message: ck.Message) -> None:
+        """Note the delivery report of a record whose position does not matter."""
+        if error is None and message.offset() is not None:
+            self._counted -= 1
+        else:
+            self._refused(None, message.topic() or "", IN_DOUBT if error is None else error)
+
+    def _refused(self, position: int | None, topic: str, error: ck.KafkaError) -> None:
         self.is_broken = True
-        topic = self.records[position].topic
         if is_the_records_own(error):
             permission = permission_for(error.name(), "Write", topic=topic)
             reason = permission.missing() if permission else error.str()
@@ -221,7 +247,8 @@ class _WriteReports:
         elif is_purged(error):
             self.note_purged()
         elif self.failure is None:
-            self.failure = NotStoredError(f"A record for {topic} was not stored: {error.str()}.", [position])
+            positions = range(len(self.records)) if position is None else [position]
+            self.failure = NotStoredError(f"A record for {topic} was not stored: {error.str()}.", positions)
             self.failure.__cause__ = ck.KafkaException(error)
 
     def note_purged(self) -> None:
@@ -235,13 +262,19 @@ class _WriteReports:
             return True
         return self.purged_at is not None and time.monotonic() > self.purged_at + _CAUSE_WITHIN
 
-    def waiting(self) -> list[int]:
-        """Return the positions of the records that are not stored yet."""
+    def waiting(self) -> Collection[int]:
+        """Return the positions of the records that are not stored yet, or all positions if these are not known."""
+        if self._counted:
+            return range(len(self.records))
         return [position for position, waits in enumerate(self._waits) if waits]
+
+    def left(self) -> int:
+        """Return the number of records that are not stored yet."""
+        return self._waits.count(1) + self._counted
 
     def silent_for(self) -> float:
         """Return the number of seconds since a call of this method last found a new acknowledgement."""
-        now, left = time.monotonic(), self._waits.count(1)
+        now, left = time.monotonic(), self.left()
         if left < self._left:
             self._left, self._silent_since = left, now
         return now - self._silent_since

@@ -1,7 +1,7 @@
 """Records in a transaction: what a rejection names, and what becomes of records that are neither stored nor refused."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import confluent_kafka as ck
 import pytest
@@ -20,6 +20,19 @@ PURGED = ck.KafkaError(ck.KafkaError._PURGE_QUEUE)
 FOR_EVER = 3600.0
 
 
+class Reported(NamedTuple):
+    """A message as a delivery report has it: without an offset, librdkafka only assumes that it was stored."""
+
+    value: bytes
+    at: int | None = 7
+
+    def offset(self) -> int | None:
+        return self.at
+
+    def topic(self) -> str:
+        return next(each.topic for each in RECORDS if each.value == self.value)
+
+
 class Client:
     """A client whose records are reported on with these errors, by value, at the next flush; None says stored."""
 
@@ -32,8 +45,10 @@ class Client:
         self.aborted: KafkaError | None = None
         self.waiting: list[tuple[bytes, Callable[[Any, Any], None]]] = []
         self.sent: list[bytes] = []
+        self.without_offset: set[bytes] = set()
 
-    def produce(self, record: OutgoingRecord, report: Any) -> None:
+    def produce(self, record: OutgoingRecord, report: Any, checks_offset: bool) -> None:
+        assert checks_offset
         value = record.value
         if self.refusal and value == b"1":
             raise self.refusal
@@ -49,7 +64,7 @@ class Client:
         reported = [each for each in self.waiting if each[0] in self.fates]
         self.waiting = [each for each in self.waiting if each[0] not in self.fates]
         for value, report in reported:
-            report(self.fates[value], value)
+            report(self.fates[value], Reported(value, None if value in self.without_offset else 7))
         return len(self.waiting)
 
     def why_aborted(self) -> KafkaError | None:
@@ -73,7 +88,37 @@ def test_each_stored_record_is_told_with_its_position_however_little_room_there_
     client = Client(dict.fromkeys([b"0", b"1", b"2"]), room=1)
     stored: list[tuple[int, Any]] = []
     assert writer_of(client).write(RECORDS, lambda position, message: stored.append((position, message))) is None
-    assert stored == [(0, b"0"), (1, b"1"), (2, b"2")]
+    assert stored == [(0, Reported(b"0")), (1, Reported(b"1")), (2, Reported(b"2"))]
+
+
+def test_with_noted_positions_only_those_records_are_told() -> None:
+    client = Client(dict.fromkeys([b"0", b"1", b"2"]), room=1)
+    stored: list[int] = []
+    assert writer_of(client).write(RECORDS, lambda position, _: stored.append(position), noted=[1]) is None
+    assert stored == [1]
+
+
+@pytest.mark.parametrize("noted", [None, [0, 1, 2], [0]])
+def test_a_record_that_is_only_assumed_to_be_stored_is_not_stored(noted: list[int] | None) -> None:
+    client = Client(dict.fromkeys([b"0", b"1", b"2"]))
+    client.without_offset = {b"2"}
+    with pytest.raises(NotStoredError, match="A record for bills was not stored") as raised:
+        writer_of(client).write(RECORDS, ignore, noted=noted)
+    assert 2 in raised.value.positions
+
+
+def test_a_rejection_of_a_record_that_is_not_noted_is_still_found() -> None:
+    client = Client({b"0": None, b"1": TOO_LARGE, b"2": None})
+    assert writer_of(client).write(RECORDS, ignore, noted=[0]) == Rejection(None, "MSG_SIZE_TOO_LARGE", TOO_LARGE.str())
+    client.batches_of_one = True
+    assert writer_of(client).write(RECORDS, ignore, noted=[0]) == Rejection(1, "MSG_SIZE_TOO_LARGE", TOO_LARGE.str())
+
+
+def test_of_records_that_are_not_noted_the_number_without_reports_is_known() -> None:
+    client = Client({b"0": None, b"1": None})
+    with pytest.raises(NotStoredError, match=r"stopped acknowledging records\. 1 records for bills, orders") as raised:
+        writer_of(client, silent_for=-1.0).write(RECORDS, ignore, noted=[0])
+    assert list(raised.value.positions) == [0, 1, 2]
 
 
 def test_which_record_of_a_batch_kafka_rejects_is_known_only_with_batches_of_one() -> None:
