@@ -32,10 +32,12 @@ class Discovery:
         self._watched: dict[str, None] = {}
         self._unexamined: list[str] = []
         self._is_first = True
+        self.has_lost = False  # whether the latest listing lacks groups that were watched, as after a broker's restart
 
     def list_groups(self, existing: Collection[str], schedulers: Collection[str]) -> None:
         """Take in the names of all groups. The groups of schedulers' relays are left out."""
         self._existing = {each for each in existing if not each.startswith(_NOT_QUEUES) and each not in schedulers}
+        self.has_lost = not self._existing.issuperset(self._watched)
         levelled = levelled_groups(self._existing)
         of_levels = [level_group(base, level) for base, count in levelled.items() for level in range(count)]
         if self._named:

@@ -17,7 +17,6 @@ from headway.inspection.schedulers_reader import SchedulersReader
 from headway.inspection.seen_changes import changes_between
 from headway.inspection.snapshot import DeadLetterStatus, QueueStatus, SchedulerStatus, SeenChange, Snapshot
 from headway.kafka.reading.group_inspector import GroupInspector
-from headway.kafka.reading.groups_reader import GroupsReader
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.records.record_types import Message
 from headway.runtime.lifecycle import Closable
@@ -68,10 +67,9 @@ class SnapshotReader(Closable):
         self._metrics = metrics
         self._queues = QueuesReader(config, groups, topics, every)
         kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
-        self._groups = GroupsReader(config)
-        records = self._queues.records
-        self._dead_letters = DeadLettersReader(records, self._groups, dead_letters)
-        self._schedulers = SchedulersReader(records, self._groups, LogBounds(kafka, "read_committed"), schedulers)
+        records, groups_reader = self._queues.records, self._queues.groups
+        self._dead_letters = DeadLettersReader(records, groups_reader, dead_letters)
+        self._schedulers = SchedulersReader(records, groups_reader, LogBounds(kafka, "read_committed"), schedulers)
         self._dead_status: tuple[DeadLetterStatus, ...] = ()
         self._scheduler_status: tuple[SchedulerStatus, ...] = ()
         self._dead_due, self._schedulers_due = _Seldom(), _Seldom()
@@ -137,7 +135,12 @@ class SnapshotReader(Closable):
         self._scheduler_status = tuple(self._schedulers.read(time.time(), self._queues.existing, failures))
 
     def _requests(self) -> int:
-        return self._queues.requests + self._groups.requests + self._dead_letters.requests + self._schedulers.requests
+        return (
+            self._queues.requests
+            + self._queues.groups.requests
+            + self._dead_letters.requests
+            + self._schedulers.requests
+        )
 
 
 class Inspector(Closable):
@@ -259,15 +262,17 @@ class Inspector(Closable):
         return None if message is None else Letter.of(message, settled=False)
 
     def _run(self) -> None:
+        good: Snapshot | None = None  # the latest one, to which a note is added while Kafka does not answer
         with self._reader:
             for _ in self._intervals():
                 try:
-                    self._show(self._reader.read(), None)
+                    self._show(good := self._reader.read(), None)
                 except HeadwayError as error:
-                    self._show(self._latest and _with_note(self._latest, str(error)), error)
+                    self._show(good and _with_note(good, str(error)), error)
                 except Exception as error:  # the next reading may succeed
                     log.exception("Reading the state of queues raised an unexpected error. The thread continues.")
-                    self._show(self._latest, KafkaError(f"The state of queues cannot be read: {error!r}"))
+                    failure = KafkaError(f"The state of queues cannot be read: {error!r}")
+                    self._show(good and _with_note(good, str(failure)), failure)
 
     def _intervals(self) -> Iterator[None]:
         while not self._closing.is_set():
@@ -289,4 +294,4 @@ def _with_work(queue: QueueStatus, seconds_per_record: float | None) -> QueueSta
 
 
 def _with_note(snapshot: Snapshot, note: str) -> Snapshot:
-    return snapshot if note in snapshot.notes else replace(snapshot, notes=(note, *snapshot.notes))
+    return replace(snapshot, notes=(note, *snapshot.notes))

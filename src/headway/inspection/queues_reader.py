@@ -19,7 +19,7 @@ from headway.settings.config import Config
 LISTED_EVERY = 15.0
 """The seconds between two requests for the lists of groups and topics, and for the starts of the logs."""
 
-_LISTED_AGAIN_AFTER = 4.0  # for a topic that a group reads and that is not in the list yet
+_LISTED_AGAIN_AFTER = 4.0  # for a topic that a group reads and that is not in the list yet, or for lost groups
 
 _RECORDS_A_READING = 40  # the single records that are read at most in one reading
 _COUNTED = 20_000  # how many records after a stuck one are read at most to count those with the same key
@@ -45,7 +45,7 @@ class QueuesReader(Closable):
     def __init__(self, config: Config, groups: Sequence[str], topics: Sequence[str], every: float) -> None:
         self.admin = Admin(config)
         self.records = GroupInspector({**config, **SMALL_FETCHES}, "headway-inspection", self.admin.client)
-        self._groups = GroupsReader(config)
+        self.groups = GroupsReader(config)
         self._discovery = Discovery(groups)
         self._topics = topics
         self._every = every
@@ -67,8 +67,8 @@ class QueuesReader(Closable):
 
     @property
     def requests(self) -> int:
-        """The number of requests that were sent, except fetches."""
-        return self._requests + self._groups.requests
+        """The number of requests that were sent, except fetches and those about groups."""
+        return self._requests
 
     @property
     def existing(self) -> Mapping[str, int]:
@@ -83,7 +83,8 @@ class QueuesReader(Closable):
     def list_if_due(self, now: float, schedulers: Callable[[Collection[str]], Collection[str]]) -> None:
         """List groups and topics if it is time to. `schedulers` returns the schedulers among some topics."""
         unknown = any(level.kafka_topic not in self._existing for queue in self._sources for level in queue.levels)
-        if now - self._listed_at >= (_LISTED_AGAIN_AFTER if unknown else LISTED_EVERY):
+        every = _LISTED_AGAIN_AFTER if unknown or self._discovery.has_lost else LISTED_EVERY
+        if now - self._listed_at >= every:
             self._existing = self.admin.topics().seen
             self._discovery.list_groups(self.records.groups(), schedulers(self._existing))
             self._requests += 2
@@ -92,7 +93,7 @@ class QueuesReader(Closable):
     def read(self, now: float) -> None:
         """Read the groups and the ends of their logs once. Raises `KafkaError` if Kafka does not answer."""
         self.failures = []
-        found = self._groups.read(self._discovery.next_groups(), self.failures)
+        found = self.groups.read(self._discovery.next_groups(), self.failures)
         missed = {group: reading for group, reading in self._readings.items() if group not in found}
         self._readings = self._discovery.examine({**missed, **found})
         self._sources = self._arranged()

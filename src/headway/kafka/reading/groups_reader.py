@@ -10,7 +10,6 @@ from confluent_kafka.admin import AdminClient
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import CommittedOffset, Partition
 from headway.kafka.binding.questions import ask_all_committed
-from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.kafka.coordinator import ask_for_members_of, coordinator_client
 from headway.kafka.missing_permissions import why_refused
 from headway.kafka.reading.group_state import NO_GROUP
@@ -18,6 +17,9 @@ from headway.settings.config import OWN_KEYS, Config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._group import MemberDescription
+
+
+_ANSWERED_WITHIN = 5.0  # short, because a client that a restarted broker does not answer is replaced only after this
 
 
 class GroupMember(NamedTuple):
@@ -52,9 +54,9 @@ class GroupsReader:
         """Return the members and commits of these groups. A group that does not exist has neither.
 
         A group that cannot be read is left out, and `failures` gets a sentence that says why. Waits for at most
-        `BROKER_ANSWERS_WITHIN` seconds.
+        five seconds.
         """
-        deadline = time.monotonic() + BROKER_ANSWERS_WITHIN
+        deadline = time.monotonic() + _ANSWERED_WITHIN
         members = dict(self._members(groups, deadline, failures))
         return dict(self._with_commits(members, deadline, failures))
 
@@ -106,12 +108,13 @@ class GroupsReader:
         if reason and (refused := why_refused(reason, "Describe", self._kafka, group=group)):
             return str(refused)
         self._client = None
-        return f"The group {group} cannot be read: {(reason.str() if reason else str(error)).rstrip('.')}."
+        what = f"{reason.str().strip(' :.')} ({reason.name()})" if reason else str(error).rstrip(".")
+        return f"The group {group} cannot be read: {what}."
 
     def _silence(self, group: str) -> str:
         # A client keeps asking a broker that no longer coordinates the group, so the next read uses a new one.
         self._client = None
-        return f"The coordinator of the group {group} did not answer within {BROKER_ANSWERS_WITHIN:g} s."
+        return f"The coordinator of the group {group} did not answer within {_ANSWERED_WITHIN:g} s."
 
 
 def _left(deadline: float) -> float:
