@@ -272,7 +272,7 @@ class Snapshot:
         tenants: The tenants, if members' metrics are read.
         changes: The latest changes, the newest first.
         notes: Sentences about what could not be read, and about what is not shown.
-        requests_per_second: The requests to Kafka, on average since the start.
+        requests_per_second: The requests to Kafka without fetches, on average since the start.
     """
 
     taken_at: float

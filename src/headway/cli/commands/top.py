@@ -63,7 +63,7 @@ def top(
     """Watch queues: what waits, what is stuck, what failed, and what is due.
 
     Everything comes from Kafka: commits, offset maps, members, dead letters and schedules. The command joins no group,
-    commits nothing, and sends about two requests for each group and reading. Without --group, it watches all groups
+    commits nothing, and sends three requests for each group and reading. Without --group, it watches all groups
     that have levels or an offset map. A group is named without its level: billing for billing-0 to billing-2.
 
     `not done` counts records by the offset maps. The lag that other tools show counts from the commit, so one stuck
