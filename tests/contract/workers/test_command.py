@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -629,3 +631,40 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 10_000)
     except OSError:  # as Linux says that nobody has its other end any more
         return b""
+
+
+def test_the_probes_of_a_pod_are_those_of_all_its_processes(kafka_cluster: Cluster, start: Start) -> None:
+    """Also of a process that was killed: its records stay in the sum."""
+    topic = plain_topic(kafka_cluster)
+    command = start(NOTE.format(topic=topic), "--processes", "2", "--probes", "127.0.0.1:0")
+    address = command.says(r"http://127\.0\.0\.1:\d+")
+
+    def get(path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(address + path, timeout=10) as answer:  # noqa: S310 - it is ours
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def counted(line: str) -> Callable[[], bool]:
+        return lambda: f"{line}\n" in get("/metrics")[1]
+
+    wait_for(lambda: get("/readyz")[0] == 200)
+    one_per_partition(kafka_cluster, topic, ["a", "b", "c", "d"])
+    pids = {pid for pid, _ in command.lines(4)}
+    labels = f'{{group="{topic}",handler="shop:handle"}}'
+    wait_for(counted(f"headway_handler_done_total{labels} 4.0"))
+    wait_for(counted('headway_worker_processes{handler="shop:handle"} 2.0'))
+    committed = re.compile(r"^headway_partition_committed_offset.* 1\.0$", re.MULTILINE)
+    wait_for(lambda: len(committed.findall(get("/metrics")[1])) == PARTITIONS)  # otherwise some are handled again
+    os.kill(pids.pop(), signal.SIGKILL)
+    wait_for(counted('headway_worker_process_deaths_total{handler="shop:handle"} 1.0'))
+    assert counted(f"headway_handler_done_total{labels} 4.0")()
+    wait_for(lambda: get("/readyz")[0] == 200)
+    one_per_partition(kafka_cluster, topic, ["e", "f", "g", "h"])
+    command.lines(4)
+    wait_for(counted(f"headway_handler_done_total{labels} 8.0"))
+    assert get("/livez") == (200, "ok\n")
+    command.signal(signal.SIGTERM)
+    command.ends(0)

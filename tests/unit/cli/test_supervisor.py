@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headway.cli.workers import supervisor
-from headway.cli.workers.messages import Code, LogStyle, MemberReport, MemberTask, Order, Warn
+from headway.cli.workers.messages import Code, LogStyle, MemberMetrics, MemberReport, MemberTask, Order, Warn
 from headway.cli.workers.supervisor import Supervisor
 
 
@@ -20,6 +20,8 @@ class FakeProcess:
     def __init__(self, job: MemberTask) -> None:
         self.job = job
         self.report = MemberReport()
+        self.metrics = MemberMetrics([])
+        self.worker = job.worker
         self.mistake = ""
         self.ran = ()
         self.pid = 0

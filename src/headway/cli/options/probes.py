@@ -1,5 +1,6 @@
 """The option `--probes` of the commands that run as services."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,8 @@ from headway.errors import ConfigError
 from headway.metrics.health import CheckHealth
 from headway.metrics.samples import Measure
 from headway.probes.serving import Probes, parsed_address
+
+log = logging.getLogger("headway.probes")
 
 
 def _checked(context: click.Context, option: click.Parameter, address: str | None) -> str | None:
@@ -38,5 +41,6 @@ def probes_at(address: str | None, check: Callable[[], CheckHealth], measure: Ca
     if address is None:
         yield
         return
-    with Probes(check(), measure(), address):
+    with Probes(check(), measure(), address) as probes:
+        log.info("The probes are served at http://%s/livez, /readyz and /metrics.", probes.address)
         yield
