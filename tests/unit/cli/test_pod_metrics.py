@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from headway.cli.workers.messages import MemberMetrics, MemberReport, report_from_line, to_line
+from headway.cli.workers.messages import MemberReport, MemberSamples, report_from_line, to_line
 from headway.cli.workers.pod_metrics import PodMetrics
 from headway.metrics.health import Health
 from headway.metrics.samples import Sample
@@ -16,15 +16,15 @@ STARTING = Health(not_ready=("It is starting.",))
 @dataclass
 class Member:
     name: str
-    metrics: MemberMetrics
+    metrics: MemberSamples
     worker: str = "billing:bill"
     heard_at: float = field(default_factory=time.monotonic)
 
 
-def metrics(done: int, running: int, health: Health = HEALTHY) -> MemberMetrics:
+def metrics(done: int, running: int, health: Health = HEALTHY) -> MemberSamples:
     labels = "billing", "billing:bill"
     samples = [Sample.of(HANDLER_DONE, done, *labels), Sample.of(HANDLER_RUNNING, running, *labels)]
-    return MemberMetrics(samples, health)
+    return MemberSamples(samples, health)
 
 
 def values(pod: PodMetrics) -> list[object]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headway.cli.workers import supervisor
-from headway.cli.workers.messages import Code, LogStyle, MemberMetrics, MemberReport, MemberTask, Order, Warn
+from headway.cli.workers.messages import Code, LogStyle, MemberReport, MemberSamples, MemberTask, Order, Warn
 from headway.cli.workers.supervisor import Supervisor
 
 
@@ -20,7 +20,7 @@ class FakeProcess:
     def __init__(self, job: MemberTask) -> None:
         self.job = job
         self.report = MemberReport()
-        self.metrics = MemberMetrics([])
+        self.metrics = MemberSamples([])
         self.worker = job.worker
         self.mistake = ""
         self.ran = ()

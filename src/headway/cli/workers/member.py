@@ -22,8 +22,8 @@ from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import (
     LONGEST_LINE,
     Code,
-    MemberMetrics,
     MemberReport,
+    MemberSamples,
     MemberTask,
     Order,
     Warn,
@@ -163,7 +163,7 @@ class WorkingMember:
                 last = report
                 self._send(report)
 
-    def _send(self, report: MemberReport | MemberMetrics) -> None:
+    def _send(self, report: MemberReport | MemberSamples) -> None:
         # Two threads send, and `sendall` can send a line in several parts.
         with self._sending, contextlib.suppress(OSError):  # the supervisor has died, which `_follow_orders` handles
             self._supervisor.sendall(to_line(report))
@@ -198,7 +198,7 @@ class MetricsReports:
     """Sends the samples and the health of a consumer to the supervisor, at regular intervals and once at the end."""
 
     def __init__(
-        self, consumer: ParallelConsumer, worker: str, send: Callable[[MemberReport | MemberMetrics], None]
+        self, consumer: ParallelConsumer, worker: str, send: Callable[[MemberReport | MemberSamples], None]
     ) -> None:
         self._measure = consumer.measure()
         self._check = consumer.watch_health()
@@ -213,12 +213,12 @@ class MetricsReports:
     def send(self) -> None:
         """Send the present samples and health."""
         samples = with_label(self._measure(), "handler", self._worker)
-        if len(to_line(MemberMetrics(samples))) > LONGEST_LINE - 2 * _LONGEST_SENTENCE:
+        if len(to_line(MemberSamples(samples))) > LONGEST_LINE - 2 * _LONGEST_SENTENCE:
             log.error("This process has too many metrics to send them to the supervisor: %d.", len(samples))
             samples = [each for each in samples if "partition" not in each.metric.labels]
         health = self._check()
         cut = [tuple(each[:_LONGEST_SENTENCE] for each in of[:1]) for of in (health.not_live, health.not_ready)]
-        self._send(MemberMetrics(samples, Health(*cut)))
+        self._send(MemberSamples(samples, Health(*cut)))
 
 
 def _report_of(counts: ParallelMetrics) -> MemberReport:

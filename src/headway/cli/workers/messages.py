@@ -91,7 +91,7 @@ class MemberReport:
     crash: str = ""
 
 
-class MemberMetrics(msgspec.Struct, array_like=True, frozen=True):
+class MemberSamples(msgspec.Struct, array_like=True, frozen=True):
     """The samples and the health of a member, which the supervisor joins with those of the others."""
 
     samples: list[Sample]
@@ -102,7 +102,7 @@ LONGEST_LINE = 16 * 2**20
 """The longest line that a member may send, in bytes."""
 
 
-def to_line(message: MemberTask | Order | Warn | MemberReport | MemberMetrics) -> bytes:
+def to_line(message: MemberTask | Order | Warn | MemberReport | MemberSamples) -> bytes:
     """Encode a message as a line."""
     return msgspec.json.encode(message) + b"\n"
 
@@ -112,9 +112,9 @@ def from_line(line: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(line, type=kind)
 
 
-def report_from_line(line: bytes) -> MemberReport | MemberMetrics:
+def report_from_line(line: bytes) -> MemberReport | MemberSamples:
     """Decode a message that a member sent."""
-    report: MemberReport | MemberMetrics = msgspec.json.decode(line, type=MemberReport | MemberMetrics)
+    report: MemberReport | MemberSamples = msgspec.json.decode(line, type=MemberReport | MemberSamples)
     return report
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from headway.cli.workers.messages import MemberMetrics
+from headway.cli.workers.messages import MemberSamples
 from headway.metrics import table
 from headway.metrics.health import Health
 from headway.metrics.samples import Sample, merge, totals
@@ -17,7 +17,7 @@ _SILENT_AFTER = 60.0
 class ProbedMember(Protocol):
     """A running member."""
 
-    metrics: MemberMetrics
+    metrics: MemberSamples
     heard_at: float
 
     @property

@@ -20,8 +20,8 @@ from headway.cli.workers.member import LEAVE_WITHIN
 from headway.cli.workers.messages import (
     LONGEST_LINE,
     Code,
-    MemberMetrics,
     MemberReport,
+    MemberSamples,
     MemberTask,
     Order,
     Warn,
@@ -57,7 +57,7 @@ class MemberProcess:
         self.job = job
         self.report = MemberReport()
         # Until the member has sent something, it is starting.
-        self.metrics = MemberMetrics([], Health(not_ready=("It is starting.",)))
+        self.metrics = MemberSamples([], Health(not_ready=("It is starting.",)))
         self.heard_at = time.monotonic()
         self.mistake = ""
         self.crash = ""
@@ -128,7 +128,7 @@ class MemberProcess:
         with contextlib.suppress(OSError):
             async for line in self._reader:
                 report = report_from_line(line)
-                if isinstance(report, MemberMetrics):
+                if isinstance(report, MemberSamples):
                     self.metrics, self.heard_at = report, time.monotonic()
                 elif report.mistake or report.crash:
                     self.mistake, self.crash = report.mistake, report.crash
