@@ -16,7 +16,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-C_MODULES = {"headway.kafka.binding.native_columns": "headway/kafka/binding/native_columns.c"}
+C_MODULES = {
+    f"headway.kafka.binding.{name}": f"headway/kafka/binding/{name}.c" for name in ("native_columns", "native_messages")
+}
 """The modules that are written in C, with their sources. Headway also runs without them."""
 
 

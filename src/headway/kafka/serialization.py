@@ -13,6 +13,7 @@ from confluent_kafka import Message
 from confluent_kafka.serialization import Deserializer, MessageField, SerializationContext, Serializer
 
 from headway.errors import DeserializationError, SerializationError
+from headway.kafka.binding.messages import FetchedMessage
 from headway.records.record_types import Header, headers_of
 
 Headers = list[Header]
@@ -42,7 +43,7 @@ def value_writer(serializer: Serialise | None) -> FieldWriter | None:
     return _writer(serializer, MessageField.VALUE)
 
 
-def key_reader(deserializer: Serialise | None, raw: Read = Message.key) -> Read:
+def key_reader(deserializer: Serialise | None, raw: Read = FetchedMessage.key) -> Read:
     """Return a function that deserialises a message's key, and raises `DeserializationError` if that fails.
 
     `raw` returns the bytes of the key.
@@ -50,7 +51,7 @@ def key_reader(deserializer: Serialise | None, raw: Read = Message.key) -> Read:
     return _reader(deserializer, MessageField.KEY, raw)
 
 
-def value_reader(deserializer: Serialise | None, raw: Read = Message.value) -> Read:
+def value_reader(deserializer: Serialise | None, raw: Read = FetchedMessage.value) -> Read:
     """Return a function that deserialises a message's value, and raises `DeserializationError` if that fails.
 
     `raw` returns the bytes of the value.

@@ -279,6 +279,8 @@ class PriorityConsumer:
 
     def __next__(self) -> ConsumerRecord:
         """Wait for the next record and return it. Commits include only the records that were returned."""
+        if self._batch:
+            return self._batch.popleft()
         now = time.monotonic()
         while (record := self.next_now(now)) is None:
             self.wake.wait(longest_wait(now, None))

@@ -17,8 +17,10 @@ from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.levels.naming import LevelSubscription
 from headway.errors import ClosedError, ConfigError, DeserializationError, FetchError, KafkaError, WakeupError
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.messages import take_messages
 from headway.kafka.consumer import group_client
 from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.serialization import key_reader, value_reader
 from headway.priority.consumer import PriorityConsumer
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
@@ -344,18 +346,6 @@ def test_a_wakeup_between_polls_ends_the_next_one_only(cluster: Cluster) -> None
         assert consumer.poll(0) == []
 
 
-class Failing(ck.Consumer):
-    """A level's confluent_kafka consumer, of which some calls of `consume` raise."""
-
-    failures = 0
-
-    def consume(self, count: int = 1, timeout: float = -1) -> list[ck.Message]:
-        if self.failures:
-            self.failures -= 1
-            raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TRANSPORT, "injected"))
-        return super().consume(count, timeout)
-
-
 @pytest.mark.parametrize("failing", [0, 1, 2])
 @pytest.mark.parametrize("policy", ["capacity_burst", "fair", "strict"])
 def test_an_error_at_one_level_loses_nothing_of_the_others(
@@ -365,17 +355,25 @@ def test_an_error_at_one_level_loses_nothing_of_the_others(
     fill(mock_cluster, topic, 100)
     seen: list[ConsumerRecord] = []
     errors: list[FetchError] = []
-    clients = list[Failing]()
+    clients = list[ck.Consumer]()
+    to_fail = set[ck.Consumer]()
 
-    def make(kind: object, *args: Any) -> ck.Consumer:
-        clients.append(make_client(Failing, *args))
+    def make(*args: Any) -> ck.Consumer:
+        clients.append(make_client(*args))
         return clients[-1]
 
+    def take(consumer: ck.Consumer, count: int, timeout: float) -> tuple[list[ck.Message], list[ck.Message]]:
+        if consumer in to_fail:
+            to_fail.remove(consumer)
+            raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TRANSPORT, "injected"))
+        return take_messages(consumer, count, timeout)
+
     monkeypatch.setattr(group_client, "make_client", make)
+    monkeypatch.setattr(group_client, "take_messages", take)
     with mock_cluster.consumer(topic, policy) as consumer:
         consumer.subscribe(topic)
         seen += until(consumer, lambda: len(consumer.assignment()) == 12)
-        clients[failing].failures = 1
+        to_fail.add(clients[failing])
         while len(seen) < 300 or not errors:
             try:
                 seen += consumer.poll(1)
@@ -493,16 +491,15 @@ def test_what_is_subscribed_to_takes_the_place_of_what_was(cluster: Cluster) -> 
 
 
 def test_ctrl_c_as_a_fetch_returns_loses_no_record(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(ck.Consumer):
-        def consume(self, *arguments: Any) -> list[ck.Message]:
-            messages = super().consume(*arguments)
-            if messages and is_polled:
-                signal.raise_signal(signal.SIGINT)
-            return messages
+    def take(*arguments: Any) -> tuple[list[ck.Message], list[ck.Message]]:
+        messages, events = take_messages(*arguments)
+        if messages and is_polled:
+            signal.raise_signal(signal.SIGINT)
+        return messages, events
 
     topic, is_polled = cluster.topic(), True
     fill(cluster, topic, 10)
-    monkeypatch.setattr(ck, "Consumer", Interrupted)
+    monkeypatch.setattr(group_client, "take_messages", take)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with cluster.consumer(topic) as consumer:
@@ -679,7 +676,7 @@ def test_who_waits_is_woken_for_what_is_behind_the_end_of_a_partition(cluster: C
         for partition in range(PARTITIONS):
             producer.send(topic.removesuffix("-0"), b"one", partition=partition)
     config = cluster.config({"group.id": topic, "auto.offset.reset": "earliest", "enable.partition.eof": True})
-    level = LevelConsumer([0], config, (ck.Message.key, ck.Message.value))
+    level = LevelConsumer([0], config, (key_reader(None), value_reader(None)))
     wake = Wakeup()
     level.client.wake_with(wake)
     level.subscribe(GroupSubscription({0: LevelSubscription([topic], "-0")}), Silent())
@@ -704,7 +701,7 @@ def test_a_level_that_was_asked_for_nothing_gives_records_at_once_when_it_is_ask
         for number in range(PARTITIONS * 20):
             producer.send(topic.removesuffix("-0"), b"one", partition=number % PARTITIONS)
     config = cluster.config({"group.id": topic, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10})
-    level = LevelConsumer([0], config, (ck.Message.key, ck.Message.value))
+    level = LevelConsumer([0], config, (key_reader(None), value_reader(None)))
     level.subscribe(GroupSubscription({0: LevelSubscription([topic], "-0")}), Silent())
     records: list[ConsumerRecord] = []
     waits: list[float] = []
@@ -744,7 +741,7 @@ def waited_for_the_first(kafka_cluster: Cluster) -> float:
     before.commit(
         offsets=[ck.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)], asynchronous=False
     )
-    level = LevelConsumer([0], config, (ck.Message.key, ck.Message.value))
+    level = LevelConsumer([0], config, (key_reader(None), value_reader(None)))
     level.subscribe(GroupSubscription({0: LevelSubscription([topic], "-0")}), Silent())
     waiting = time.monotonic()
     while time.monotonic() < waiting + 1.5:  # for `before`; meanwhile a level of which nothing is asked would be parked

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any
 
-import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient
 
@@ -17,6 +16,7 @@ from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.levels.naming import LevelSubscription, level_topic
 from headway.errors import HeadwayError, KafkaError, WakeupError
 from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.serialization import key_reader, value_reader
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.consumer import PriorityConsumer
 from headway.records.record_types import ConsumerRecord, TopicPartition
@@ -258,7 +258,7 @@ def test_a_level_that_rested_knows_how_far_it_was_read(cluster: Cluster) -> None
     count = fill(cluster, topic, 20, levels=1)
     config = cluster.consumer_config(topic)
     kafka = {key: value for key, value in config.items() if not key.startswith(("max.p", "levels"))}
-    level = LevelConsumer([0], kafka, (ck.Message.key, ck.Message.value))
+    level = LevelConsumer([0], kafka, (key_reader(None), value_reader(None)))
     level.subscribe(GroupSubscription({0: LevelSubscription([f"{topic}-0"], "-0")}), Silent())
     records: list[ConsumerRecord] = []
 

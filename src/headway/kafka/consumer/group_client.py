@@ -17,6 +17,7 @@ from headway.kafka.binding.capi import PendingCommit
 from headway.kafka.binding.connection import Connection, change_credentials
 from headway.kafka.binding.error_causes import librdkafka_error
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.messages import take_messages
 from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.binding.questions import OFFSET_END, FoundOffsets, Question, ask_offsets
 from headway.kafka.binding.retrying import retrying
@@ -68,8 +69,6 @@ _ANOTHER_CHANGE_FIRST = (ck.KafkaError._STATE, ck.KafkaError._OUTDATED, ck.Kafka
 # socket while librdkafka still writes to it, and librdkafka would then write to the next file that gets the same
 # descriptor.
 _wakes: dict[int, Wakeup] = {}
-
-_message_error = ck.Message.error
 
 
 class Arrivals(NamedTuple):
@@ -211,27 +210,24 @@ class GroupClient:
     def fetch(self, count: int, timeout: float = 0) -> Arrivals:
         """Take at most `count` messages from librdkafka's queue. Rebalance callbacks run within this call."""
         try:
-            messages = self.consumer.consume(count, timeout)
+            messages, events = take_messages(self.consumer, count, timeout)
         except ck.KafkaException as failure:
             self.errors.append(FetchError(self.addresses.level_of(None), str(failure)))
             return Arrivals([])
         if error := self._connection.refusal(self.consumer):
             self.report(error)
-        has_more = len(messages) == count
-        if any(map(_message_error, messages)):
-            return self._without_events(messages, has_more)
-        return Arrivals(messages, has_more)
+        if events:
+            return self._with_events(messages, events, has_more=len(messages) + len(events) == count)
+        return Arrivals(messages, len(messages) == count)
 
-    def _without_events(self, fetched: list[ck.Message], has_more: bool) -> Arrivals:
-        """Separate the records from the events and errors among the fetched messages."""
-        messages: list[ck.Message] = []
+    def _with_events(self, messages: list[ck.Message], events: list[ck.Message], *, has_more: bool) -> Arrivals:
+        """Handle the events and errors that were fetched together with these records."""
         ends: dict[TopicPartition, int] = {}
         lost_places: dict[TopicPartition, int] = {}
-        for message in fetched:
+        for message in events:
             error, offset = message.error(), message.offset()
-            if error is None:
-                messages.append(message)
-            elif error.code() == ck.KafkaError._PARTITION_EOF and offset is not None:
+            assert error is not None  # noqa: S101  # this is what makes it an event
+            if error.code() == ck.KafkaError._PARTITION_EOF and offset is not None:
                 ends[self.addresses.of(message.topic(), message.partition())] = offset
             elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET and offset is not None:
                 lost_places[self.addresses.of(message.topic(), message.partition())] = offset

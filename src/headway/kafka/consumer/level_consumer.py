@@ -14,6 +14,7 @@ import confluent_kafka as ck
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
+from headway.kafka.binding.messages import FetchedMessage
 from headway.kafka.consumer.fetch_turns import FetchTurns, TurnsOfLevels, size_of_fetched
 from headway.kafka.consumer.group_client import Arrivals, GroupClient
 from headway.kafka.consumer.membership import SERVE_EVERY, Membership, RebalanceListener
@@ -37,7 +38,7 @@ _OF_MANY = 64
 _TAKEN_TOGETHER = 1000
 _LIST_WITHIN = 1.0
 
-_message_value = ck.Message.value
+_message_value = FetchedMessage.value
 
 
 class LevelConsumer:
@@ -241,8 +242,8 @@ class LevelConsumer:
 
     def _put(self, messages: list[ck.Message]) -> set[int]:
         given_back, came = set[TopicPartition](), set[int]()
-        for _, of_number in itertools.groupby(messages, ck.Message.partition):
-            for topic, group in itertools.groupby(of_number, ck.Message.topic):
+        for _, of_number in itertools.groupby(messages, FetchedMessage.partition):
+            for topic, group in itertools.groupby(of_number, FetchedMessage.topic):
                 of_one = list(group)
                 partition = self._partition_of(of_one[0])
                 if partition in given_back or partition not in self.membership.assigned:

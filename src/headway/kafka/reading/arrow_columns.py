@@ -8,6 +8,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from confluent_kafka import Message
 
 from headway.kafka.binding.columns import FieldBuffers, RecordRun
+from headway.kafka.binding.messages import FetchedMessage
 from headway.records.record_types import ConsumerRecord, headers_of, messages_of
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -60,13 +61,13 @@ def batch_of(records: Sequence[ConsumerRecord], *, headers: bool) -> pa.RecordBa
     timestamp has null.
     """
     messages = cast("list[Message]", messages_of(records))  # a consumer's records have messages of the binding
-    stamps = [stamp if kind else None for kind, stamp in map(Message.timestamp, messages)]
+    stamps = [stamp if kind else None for kind, stamp in map(FetchedMessage.timestamp, messages)]
     arrays = [
-        pa.array(map(Message.key, messages), pa.large_binary()),
-        pa.array(map(Message.value, messages), pa.large_binary()),
+        pa.array(map(FetchedMessage.key, messages), pa.large_binary()),
+        pa.array(map(FetchedMessage.value, messages), pa.large_binary()),
         *_topics_and_levels(records, messages),
-        pa.array(map(Message.partition, messages), pa.int32()),
-        pa.array(map(Message.offset, messages), pa.int64()),
+        pa.array(map(FetchedMessage.partition, messages), pa.int32()),
+        pa.array(map(FetchedMessage.offset, messages), pa.int64()),
         pa.array(stamps, pa.int64()).cast(BATCH.field("timestamp").type),
     ]
     if not headers:
@@ -77,7 +78,7 @@ def batch_of(records: Sequence[ConsumerRecord], *, headers: bool) -> pa.RecordBa
 
 def _topics_and_levels(records: Sequence[ConsumerRecord], messages: Sequence[Message]) -> tuple[pa.Array, pa.Array]:
     """Return the columns `topic` and `level`, which are computed once for each Kafka topic."""
-    names = list(map(Message.topic, messages))
+    names = list(map(FetchedMessage.topic, messages))
     one_of_each = dict(zip(names, records, strict=True))
     topics = pa.array([record.topic for record in one_of_each.values()], pa.string())
     levels = pa.array([record.level for record in one_of_each.values()], pa.int32())

@@ -1,4 +1,4 @@
-"""The C module that makes columns stays within its memory, whatever the messages are."""
+"""The C modules stay within their memory, whatever the messages are."""
 
 import os
 import shutil
@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[4]
-SOURCE = ROOT / "src" / "headway" / "kafka" / "binding" / "native_columns.c"
-FUZZ = Path(__file__).with_name("fuzz_columns.py")
+SOURCES = ROOT / "src" / "headway" / "kafka" / "binding"
 
 
 @pytest.fixture
@@ -25,11 +24,12 @@ def sanitizer() -> str:
     return named.stdout.strip()
 
 
-def test_random_messages_are_copied_without_a_step_beyond_any_buffer(tmp_path: Path, sanitizer: str) -> None:
+@pytest.mark.parametrize("name", ["columns", "messages"])
+def test_random_messages_are_copied_without_a_step_beyond_any_buffer(tmp_path: Path, sanitizer: str, name: str) -> None:
     include = sysconfig.get_paths()["include"]
     if not (Path(include) / "Python.h").exists():
         pytest.skip("the headers of Python are not installed")
-    module = tmp_path / f"native_columns{sysconfig.get_config_var('EXT_SUFFIX')}"
+    module = tmp_path / f"native_{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1", "-Wall", "-Wextra", "-Werror"]
     command = [
         "gcc",
@@ -39,7 +39,7 @@ def test_random_messages_are_copied_without_a_step_beyond_any_buffer(tmp_path: P
         "-shared",
         "-fPIC",
         f"-I{include}",
-        str(SOURCE),
+        str(SOURCES / f"native_{name}.c"),
         "-o",
         str(module),
     ]
@@ -48,7 +48,7 @@ def test_random_messages_are_copied_without_a_step_beyond_any_buffer(tmp_path: P
     # With malloc for every object, the sanitizer also sees what is written beyond the end of a bytes object.
     variables = {"LD_PRELOAD": sanitizer, "PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0"}
     done = subprocess.run(
-        [sys.executable, str(FUZZ), str(tmp_path)],
+        [sys.executable, str(Path(__file__).with_name(f"fuzz_{name}.py")), str(tmp_path)],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
