@@ -33,11 +33,15 @@ class BroughtAlong:
         self._expiry = expiry
         self._expires_after = expires_after
 
-    def of(self, records: Sequence[ConsumerRecord], now: float) -> Mapping[ConsumerRecord, Brought]:
+    def of(
+        self, records: Sequence[ConsumerRecord], now: float, *, may_have_headers: bool = True
+    ) -> Mapping[ConsumerRecord, Brought]:
         """Read the failed attempts and the expiry of each record. The result can omit records without such data.
 
         `now` is the current time of the monotonic clock.
         """
+        if self._expires_after is None and not may_have_headers:
+            return NOTHING_BROUGHT
         if self._expires_after is None:
             with_some = with_headers(records)
             found = {record: self._read(record, now) for record in with_some} if with_some else NOTHING_BROUGHT

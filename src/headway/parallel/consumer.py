@@ -12,7 +12,6 @@ from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.naming import checked_topics, subscriptions
-from headway.core.record_size import RECORD_TAKES
 from headway.declarations import (
     called,
     check_above_zero,
@@ -608,18 +607,9 @@ def _make_engine(
         slots=options.slots(settings),
         buffer=options.buffer,
         most_bytes=options.buffer_memory,
-        size_of=_size,
         size_of_output=size_of_output,
         retry_share=options.all_retries.share,
         tenants=None if tenancy is None else tenancy.weights,
         tenant_rate=None if tenancy is None else tenancy.rates,
         key_rate=options.key_rate_limit,
     )
-
-
-def _size(record: ConsumerRecord) -> int:
-    """Estimate the size of a record without its headers, in bytes.
-
-    The size of the headers is added when they are read.
-    """
-    return RECORD_TAKES + len(record.raw_key or b"") + len(record.raw_value or b"")

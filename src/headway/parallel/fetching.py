@@ -6,8 +6,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from headway.core.engine.attempt import Brought
@@ -18,6 +16,7 @@ from headway.core.offsets.offset_map import OffsetMap, decode_with_trailer, name
 from headway.core.offsets.trailer import NOTHING_TRIED, Tried, log_mark
 from headway.errors import AuthorizationError, ConfigError, FetchError, KafkaError, OffsetMapError
 from headway.execution.dispatch import Dispatch
+from headway.kafka.binding.messages import FetchedColumns, fetched_columns
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.start_questions import StartOffset
@@ -27,7 +26,7 @@ from headway.parallel.options import ParallelOptions
 from headway.parallel.record_ages import RecordAges
 from headway.parallel.seek_target import SeekQuestion, SeekTarget
 from headway.parallel.tenancy import Tenancy
-from headway.records.record_types import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition, messages_of
 from headway.runtime.gc_pause import GcPause
 
 log = logging.getLogger(__name__)
@@ -43,7 +42,6 @@ _CHECK_ANSWERS_EVERY = 0.01  # the time between two checks for answers at the en
 # So requests to a dead broker take at most a tenth of the control thread's time.
 _PAUSE_FACTOR = 10
 _LEAST_PAUSE = 0.2  # the shortest pause before the next try
-_address = attrgetter("kafka_topic", "partition")
 _is_of_mirrors = re.compile(r".+[.]checkpoints[._-]internal").fullmatch
 
 
@@ -231,14 +229,15 @@ class Fetching:
     def _fetch(self, level: int, member: LevelConsumer, demand: int, now: float, of_quiet: int) -> bool:
         with GcPause():
             records = _fetched(member, level, demand, of_quiet, now)
-            brought = self._brought_along.of(records, now)
+            columns = fetched_columns(messages_of(records))
+            brought = self._brought_along.of(records, now, may_have_headers=columns.may_have_headers)
             tenants = self._tenancy.of(records) if self._tenancy else ()
             # The engine ignores records of partitions that have not been added to it, so partitions are added first if
             # possible.
             if self._starting:
                 self._begin(level, member, now, first=True)
             with self._lock:
-                self._receive(records, now, brought, tenants)
+                self._receive(records, columns, now, brought, tenants)
                 for partition in member.ends.keys() - self._starting.keys():
                     self._engine.advance(partition, member.ends.pop(partition))
         _raise_unless_fetching(member)
@@ -280,21 +279,31 @@ class Fetching:
     def _receive(
         self,
         records: Sequence[ConsumerRecord],
+        columns: FetchedColumns,
         now: float,
         brought: Mapping[ConsumerRecord, Brought],
         tenants: Sequence[str],
     ) -> None:
         first = 0
-        for _, group in groupby(records, _address):
-            of_one = list(group)
-            tenants_of_one = tenants[first : (first := first + len(of_one))]
-            partition = of_one[0].topic_partition
+        for end in columns.ends:
+            of_one = slice(first, end)
+            partition = records[first].topic_partition
+            offsets, sizes = columns.offsets[of_one], columns.sizes[of_one]
             if (start := self._starting.get(partition)) and start.came is None:
-                start.came = of_one[0].offset
+                start.came = offsets[0]
             if self.ages is not None:
-                self.ages.received(partition, of_one, time.monotonic())
+                self.ages.received(partition, records[of_one], time.monotonic())
             # If the partition has not been added to the engine yet, the engine ignores the records.
-            self._engine.receive(partition, of_one, now, brought=brought, tenants=tenants_of_one)
+            self._engine.receive(
+                partition,
+                records[of_one],
+                now,
+                brought=brought,
+                tenants=tenants[of_one],
+                offsets=offsets,
+                sizes=sizes,
+            )
+            first = end
 
     def _pause_and_resume(self) -> None:
         """Pause fetching from the partitions whose records must not be fetched now, and resume it for all others.

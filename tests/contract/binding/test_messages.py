@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
+from headway.core.record_size import size_of
 from headway.kafka.binding import messages
-from headway.kafka.binding.messages import take_messages
+from headway.kafka.binding.messages import fetched_columns, take_messages
 from headway.records.record_types import headers_of
 from tests.odd_headers import LATIN_1, send_with_headers
 
@@ -41,6 +42,8 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "compiled" and not messages.IS_COMPILED:
         pytest.skip("the C module is not compiled")
     monkeypatch.setattr(messages, "IS_COMPILED", request.param == "compiled")
+    if request.param == "plain":
+        monkeypatch.setattr(messages, "FetchedMessage", Message)
     return str(request.param)
 
 
@@ -103,6 +106,18 @@ def test_both_return_the_same(servers: str, topic: str, monkeypatch: pytest.Monk
     compiled = taken(servers, topic, 0, len(SENT))
     monkeypatch.setattr(messages, "IS_COMPILED", False)
     assert list(map(fields, compiled)) == list(map(fields, taken(servers, topic, 0, len(SENT))))
+
+
+def test_columns_have_offsets_sizes_and_the_end_of_each_partitions_run(servers: str, topic: str, kind: str) -> None:
+    found, other = taken(servers, topic, 0, len(SENT)), taken(servers, topic, 1, 1)
+    columns = fetched_columns(found + other + found[:2])
+    assert columns.offsets == [*range(len(SENT)), 0, 0, 1]
+    sizes = [size_of(each["value"], each.get("key")) for each in SENT]
+    assert columns.sizes == [*sizes, size_of(b"v", None), *sizes[:2]]
+    assert columns.ends == [len(SENT), len(SENT) + 1, len(SENT) + 3]
+    assert columns.may_have_headers
+    assert fetched_columns([]).ends == []
+    assert fetched_columns(found[:1]).may_have_headers is (kind == "plain")
 
 
 def test_a_header_whose_name_is_not_utf_8_is_left_out(servers: str, topic: str, kind: str) -> None:
@@ -201,6 +216,9 @@ def test_what_is_not_a_consumer_is_refused_by_the_c_module() -> None:
     for arguments in ((), ("topic", 0, 0, "key", None, None, 0, 0, -1), ("topic", 2**40, 0, None, None, None, 0, 0, 0)):
         with pytest.raises((TypeError, OverflowError)):
             native.Message(*arguments)
+    for wrong in (([Message()], 0), ([None], 0), ((), 0), ([], 2**70), ()):
+        with pytest.raises((TypeError, OverflowError)):
+            native.columns(*wrong)
     for addresses in ((), (0,) * 16, ("address",) * 16):
         with pytest.raises((TypeError, ValueError)):
             native.bind(Consumer, addresses)

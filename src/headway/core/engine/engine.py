@@ -241,19 +241,28 @@ class Engine(Generic[R]):
         *,
         brought: Mapping[R, Brought] = NOTHING_BROUGHT,
         tenants: Sequence[str] = (),
+        offsets: Sequence[int] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> None:
         """Add fetched records of a partition, in the order of its log.
+
+        A driver that computes `offsets` and `sizes` for many records at once can pass them. Otherwise the engine gets
+        them from each record.
 
         `brought` has data from the headers of some records. If there are tenants, `tenants` has the tenant of each
         record. Records are ignored if their partition is not assigned or was retired. If the offsets go back because of
         a seek, or because the log was truncated, a new assignment of the partition begins.
         """
-        offsets: list[int] = [record.offset for record in records]  # type: ignore[attr-defined]
+        if offsets is None:
+            offsets = [record.offset for record in records]  # type: ignore[attr-defined]
+        if sizes is None:
+            sizes = list(map(self._size_of, records))
         start = 0
         for stop in _ascending_ends(offsets):
             assignment = self._assignments.get(partition)
             if assignment and assignment.state is not _LEAVING:
-                self._receive(partition, records[start:stop], offsets[start:stop], now, brought, tenants[start:stop])
+                run = slice(start, stop)
+                self._receive(partition, records[run], offsets[run], sizes[run], now, brought, tenants[run])
             start = stop
 
     def _receive(
@@ -261,6 +270,7 @@ class Engine(Generic[R]):
         partition: TopicPartition,
         records: Sequence[R],
         offsets: Sequence[int],
+        sizes: Sequence[int],
         now: float,
         brought: Mapping[R, Brought],
         tenants: Sequence[str],
@@ -278,8 +288,9 @@ class Engine(Generic[R]):
             is_fresh = set(fresh)
             records = [record for record, offset in zip(records, offsets, strict=True) if offset in is_fresh]
             tenants = [tenant for tenant, offset in zip(tenants, offsets, strict=False) if offset in is_fresh]
+            sizes = [size for size, offset in zip(sizes, offsets, strict=True) if offset in is_fresh]
         if records:
-            self._enqueue(assignment, records, fresh, now, brought, tenants)
+            self._enqueue(assignment, records, fresh, sizes, now, brought, tenants)
             self._backpressure.pause_or_resume(assignment)
 
     def _enqueue(
@@ -287,11 +298,11 @@ class Engine(Generic[R]):
         assignment: Assignment[R],
         records: Sequence[R],
         offsets: Sequence[int],
+        sizes: Sequence[int],
         now: float,
         brought: Mapping[R, Brought],
         tenants: Sequence[str],
     ) -> None:
-        sizes = list(map(self._size_of, records))
         lanes = self._ordering.lanes_of(records)
         attempts: list[Attempt[R]]
         if self._tenants:

@@ -5,9 +5,12 @@ The optional C module `native_messages` does this with a third of the CPU time o
 """
 
 import ctypes
+import itertools
+from typing import Any, NamedTuple
 
 import confluent_kafka as ck
 
+from headway.core.record_size import RECORD_TAKES
 from headway.kafka.binding.librdkafka import lib, milliseconds
 
 _OF_THE_BINDING = ("Handle_common_enter", "Handle_common_exit", "CallState_begin", "CallState_end", "Message_new0")
@@ -57,3 +60,30 @@ def take_messages(consumer: ck.Consumer, count: int, timeout: float) -> tuple[li
     if not any(map(_error, messages)):
         return messages, []
     return [each for each in messages if not each.error()], [each for each in messages if each.error()]
+
+
+class FetchedColumns(NamedTuple):
+    """The offsets of messages, and their sizes in memory without their headers.
+
+    `ends` has, for each run of messages from one partition, the index after its last message. `may_have_headers` is
+    False if no message has headers, as far as that is known.
+    """
+
+    offsets: list[int]
+    sizes: list[int]
+    ends: list[int]
+    may_have_headers: bool = True
+
+
+def fetched_columns(messages: list[Any]) -> FetchedColumns:
+    """Return the offsets and sizes of messages that `take_messages` has returned, and the ends of their runs."""
+    if IS_COMPILED:
+        return FetchedColumns(*native_messages.columns(messages, RECORD_TAKES))
+    offsets = list(map(FetchedMessage.offset, messages))
+    sizes = [
+        RECORD_TAKES + len(key or b"") + len(value or b"")
+        for key, value in zip(map(FetchedMessage.key, messages), map(FetchedMessage.value, messages), strict=True)
+    ]
+    places = zip(map(FetchedMessage.partition, messages), map(FetchedMessage.topic, messages), strict=True)
+    lengths = [len(list(run)) for _, run in itertools.groupby(places)]
+    return FetchedColumns(offsets, sizes, list(itertools.accumulate(lengths)))  # type: ignore[arg-type]  # records have offsets

@@ -320,6 +320,66 @@ static PyObject *take(PyObject *Py_UNUSED(self), PyObject *arguments)
     return found;
 }
 
+static int is_same_partition(const Message *one, const Message *other)
+{
+    if (one->partition != other->partition)
+        return 0;
+    return one->topic == other->topic || PyUnicode_Compare(one->topic, other->topic) == 0;
+}
+
+/* Returns -1 with an exception if that failed. */
+static int append_number(PyObject *list, Py_ssize_t number)
+{
+    PyObject *item = PyLong_FromSsize_t(number);
+    int failed = !item || PyList_Append(list, item);
+    Py_XDECREF(item);
+    return failed ? -1 : 0;
+}
+
+/* Returns (offsets, sizes, ends, has_headers) of a list of this module's messages. Each size is that of the key and the
+ * value, plus `overhead`. The ends are the indexes after the last message of each run of messages from one partition. */
+static PyObject *columns(PyObject *Py_UNUSED(self), PyObject *arguments)
+{
+    PyObject *list;
+    Py_ssize_t overhead;
+    if (!PyArg_ParseTuple(arguments, "O!n", &PyList_Type, &list, &overhead))
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    PyObject *offsets = PyList_New(count), *sizes = PyList_New(count), *ends = PyList_New(0);
+    const Message *before = NULL;
+    Py_ssize_t index = 0;
+    int has_headers = 0;
+    for (; offsets && sizes && ends && index < count; index++) {
+        PyObject *item = PyList_GET_ITEM(list, index);
+        if (!Py_IS_TYPE(item, &message_type)) {
+            PyErr_SetString(PyExc_TypeError, "An item is not a message of this module.");
+            break;
+        }
+        const Message *message = (Message *)item;
+        Py_ssize_t of_key = message->key == Py_None ? 0 : PyBytes_GET_SIZE(message->key);
+        Py_ssize_t of_value = message->value == Py_None ? 0 : PyBytes_GET_SIZE(message->value);
+        has_headers |= message->raw_headers || (message->headers && message->headers != Py_None);
+        PyObject *offset = PyLong_FromLongLong(message->offset);
+        PyObject *size = offset ? PyLong_FromSsize_t(overhead + of_key + of_value) : NULL;
+        if (!size) {
+            Py_XDECREF(offset);
+            break;
+        }
+        PyList_SET_ITEM(offsets, index, offset);
+        PyList_SET_ITEM(sizes, index, size);
+        if (before && !is_same_partition(before, message) && append_number(ends, index))
+            break;
+        before = message;
+    }
+    if (!offsets || !sizes || !ends || index < count || (count && append_number(ends, count))) {
+        Py_XDECREF(offsets);
+        Py_XDECREF(sizes);
+        Py_XDECREF(ends);
+        return NULL;
+    }
+    return Py_BuildValue("(NNNN)", offsets, sizes, ends, PyBool_FromLong(has_headers));
+}
+
 static PyObject *bind(PyObject *Py_UNUSED(self), PyObject *arguments)
 {
     PyObject *type, *addresses;
@@ -344,6 +404,7 @@ static PyObject *bind(PyObject *Py_UNUSED(self), PyObject *arguments)
 static PyMethodDef methods[] = {
     {"bind", bind, METH_VARARGS, "Set the type of consumers, and the addresses of the functions."},
     {"take", take, METH_VARARGS, "Take at most so many messages from a consumer: the records, and the events."},
+    {"columns", columns, METH_VARARGS, "Return the offsets and sizes of messages, and the ends of runs of a partition."},
     {NULL, NULL, 0, NULL},
 };
 

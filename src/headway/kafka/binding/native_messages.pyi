@@ -1,6 +1,9 @@
+from typing import Any
+
 import confluent_kafka as ck
 
 Message = ck.Message  # the native class has the same methods, except those that only events and deliveries need
 
 def bind(consumer_type: type, addresses: tuple[int, ...]) -> None: ...
+def columns(messages: list[Any], overhead: int) -> tuple[list[int], list[int], list[int], bool]: ...
 def take(consumer: ck.Consumer, most: int, timeout_ms: int) -> tuple[list[ck.Message], list[ck.Message]]: ...

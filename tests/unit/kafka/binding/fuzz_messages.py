@@ -225,6 +225,14 @@ def check(most: int) -> None:
     assert events == [(each["err"], each["partition"], each["offset"]) for each in of_most if each["err"]]
     unread = chosen.randrange(3)  # headers that nobody reads are freed, too
     whole = [each for each in of_most if not each["err"]]
+    offsets, sizes, ends, has_headers = native_messages.columns(records, 7)
+    assert offsets == [each["offset"] for each in whole]
+    assert sizes == [7 + len(each["key"] or b"") + len(each["value"] or b"") for each in whole]
+    places = [(each["topic"], each["partition"]) for each in whole]
+    assert ends == [
+        index for index in range(1, len(whole) + 1) if places[index - 1 : index] != places[index : index + 1]
+    ]
+    assert has_headers == any(each["headers"] is not None for each in whole)
     for record, fields in list(zip(records, whole, strict=True))[unread:]:
         assert found(record) == expected(fields)
         assert found(copy.copy(record)) == expected(fields)
