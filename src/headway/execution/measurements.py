@@ -25,6 +25,7 @@ _PERIOD: Final = 0.1
 _MOST_ERRORS: Final = 20  # the number of classes of errors that are counted separately
 OTHER_ERRORS: Final = "other"
 _NEWEST: Final = 0.01  # the weight of the last attempt in the mean handler time, after the first hundred
+_FIRST: Final = 100
 
 
 class Measurements:
@@ -35,8 +36,6 @@ class Measurements:
     """
 
     def __init__(self, levels: int) -> None:
-        self.mean: float | None = None
-        """The mean time for which a record holds a slot, over about the last hundred attempts, or None before any."""
         self.done_of_levels = [0] * levels
         """The number of records of each level that are done."""
         self.retried = 0
@@ -47,42 +46,30 @@ class Measurements:
         """Failed attempts by the class of the error."""
         self._durations = Histogram(HANDLER_DURATION.bounds)
         self._ended = 0
+        self._mean = 0.0
         # The sizes of running batches, at the first attempt of each; the other attempts of a batch have 0.
         self._batches: dict[RecordAttempt, int] = {}
-        self._queue_times = [Histogram(LEVEL_QUEUE_TIME.bounds) for _ in range(levels)]
-        self._period_ends = [-math.inf] * levels
-        self._sampled = [0] * levels  # how many timestamps were read in the present period
-        self._last = [0.0] * levels  # the last queue time of each level
-        self._unsampled = [0] * levels  # how many records have started since then
+        self._levels = [_QueueTimesOfLevel() for _ in range(levels)]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean time for which a record holds a slot, over about the last hundred attempts, or None before any."""
+        return self._mean if self._ended else None
 
     def started(self, job: Job, now: float) -> None:
         """Record that a job has taken a slot."""
-        for attempt in job:
-            attempt.started = now
-            if attempt.failure is None:  # a retry has waited for its back-off
-                self._count_queue_time(attempt, now)
         if len(job) > 1:
             for attempt in job:
+                self._start(attempt, now)
                 self._batches[attempt] = 0
             self._batches[job[0]] = len(job)
+        else:
+            self._start(job[0], now)
 
-    def _count_queue_time(self, attempt: RecordAttempt, now: float) -> None:
-        level = attempt.assignment.level
-        if now >= self._period_ends[level]:
-            self._period_ends[level] = now + _PERIOD
-            self._sampled[level] = 0
-        elif self._sampled[level] >= _MOST_SAMPLED:
-            self._unsampled[level] += 1
-            return
-        self._sampled[level] += 1
-        self._observe_unsampled(level)
-        self._last[level] = _queue_time(attempt, now)
-        self._queue_times[level].observe(self._last[level])
-
-    def _observe_unsampled(self, level: int) -> None:
-        if self._unsampled[level]:
-            self._queue_times[level].observe(self._last[level], self._unsampled[level])
-            self._unsampled[level] = 0
+    def _start(self, attempt: RecordAttempt, now: float) -> None:
+        attempt.started = now
+        if attempt.failure is None:  # a retry has waited for its back-off
+            self._levels[attempt.assignment.level].count(attempt, now)
 
     def put_back(self, attempt: RecordAttempt) -> None:
         """Record that the handler was not called for an attempt that had a slot."""
@@ -99,9 +86,8 @@ class Measurements:
             return
         self._durations.observe(seconds)
         self._ended += 1
-        of_record = seconds / records
-        mean = self.mean
-        self.mean = of_record if mean is None else mean + max(_NEWEST, 1 / self._ended) * (of_record - mean)
+        weight = _NEWEST if self._ended > _FIRST else 1 / self._ended
+        self._mean += weight * (seconds / records - self._mean)
 
     def judged(self, error: BaseException, verdict: Verdict) -> None:
         """Record that an attempt failed with this error, and what becomes of its record."""
@@ -122,9 +108,41 @@ class Measurements:
 
     def queue_times(self) -> list[HistogramValue]:
         """Return for each level how long its records had waited when their first attempts started."""
-        for level in range(len(self._queue_times)):
-            self._observe_unsampled(level)
-        return [each.value() for each in self._queue_times]
+        return [each.value() for each in self._levels]
+
+
+class _QueueTimesOfLevel:
+    """How long the records of one level had waited when their first attempts started."""
+
+    def __init__(self) -> None:
+        self._histogram = Histogram(LEVEL_QUEUE_TIME.bounds)
+        self._period_ends = -math.inf
+        self._sampled = 0  # how many timestamps were read in the present period
+        self._last = 0.0  # the last queue time that was read
+        self._unsampled = 0  # how many records have started since then
+
+    def count(self, attempt: RecordAttempt, now: float) -> None:
+        """Count a record that starts now."""
+        if self._sampled >= _MOST_SAMPLED and now < self._period_ends:
+            self._unsampled += 1
+            return
+        if now >= self._period_ends:
+            self._period_ends = now + _PERIOD
+            self._sampled = 0
+        self._sampled += 1
+        self._count_unsampled()
+        self._last = _queue_time(attempt, now)
+        self._histogram.observe(self._last)
+
+    def _count_unsampled(self) -> None:
+        if self._unsampled:
+            self._histogram.observe(self._last, self._unsampled)
+            self._unsampled = 0
+
+    def value(self) -> HistogramValue:
+        """Return the histogram of all records that were counted."""
+        self._count_unsampled()
+        return self._histogram.value()
 
 
 def _queue_time(attempt: RecordAttempt, now: float) -> float:
