@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RECORDS ?=
+# The tests of the dashboard need a Chromium, and are skipped without one: apt-get install --no-install-recommends chromium
 # Tests wait more than they compute, so more run at a time than there are cores. They share one broker.
 TESTERS ?= 5
 # Long tests start clusters of their own and measure times, so fewer run side by side.

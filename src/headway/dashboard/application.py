@@ -116,7 +116,7 @@ def app(
     access = Access(hosts, token, user, allow_actions, secret)
 
     def open_feed() -> tuple[Feed, Callable[[], None]]:
-        inspector = Inspector(config, groups=groups)
+        inspector = Inspector(config, groups=groups, metrics=metrics)
         control = ControlRecords(config)
         feed = Feed(inspector, lambda: read_marks(control))
 

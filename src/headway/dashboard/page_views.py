@@ -78,7 +78,6 @@ class Views:
             span=one_of(request, "span", [span.name for span in SPANS]),
             marks=list(reversed(feed.marks[-10:])),
             marks_problem=feed.marks_problem,
-            shares={},
         )
 
     def _queue(self, request: Request) -> Response:

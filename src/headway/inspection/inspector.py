@@ -11,13 +11,14 @@ from headway.core.levels.naming import is_topic_name
 from headway.errors import ConfigError, HeadwayError, KafkaError
 from headway.inspection.dead_letters_reader import DeadLettersReader
 from headway.inspection.letters import Letter
-from headway.inspection.member_metrics import MemberMetrics, seconds_per_record, tenants_of
+from headway.inspection.member_metrics import MemberFigures, MemberMetrics, handlers_of, seconds_per_record, tenants_of
 from headway.inspection.queues_reader import QueuesReader
 from headway.inspection.schedulers_reader import SchedulersReader
 from headway.inspection.seen_changes import changes_between
 from headway.inspection.snapshot import DeadLetterStatus, QueueStatus, SchedulerStatus, SeenChange, Snapshot
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.kafka.reading.log_bounds import LogBounds
+from headway.metrics.table import LEVEL_BORROWED, LEVEL_LENT
 from headway.records.record_types import Message
 from headway.runtime.lifecycle import Closable
 from headway.settings.config import OWN_KEYS, Config
@@ -112,9 +113,18 @@ class SnapshotReader(Closable):
         if self._metrics is None or (now := self._metrics.latest) is None:
             return snapshot
         before = self._metrics.before
-        queues = [_with_work(queue, seconds_per_record(before, now, queue.group)) for queue in snapshot.queues]
+        queues = [
+            _with_shares(_with_work(queue, seconds_per_record(before, now, queue.group)), now)
+            for queue in snapshot.queues
+        ]
         notes = (*snapshot.notes, *self._metrics.failures)
-        return replace(snapshot, queues=tuple(queues), tenants=tuple(tenants_of(before, now)), notes=notes)
+        return replace(
+            snapshot,
+            queues=tuple(queues),
+            tenants=tuple(tenants_of(before, now)),
+            handlers=tuple(handlers_of(now)),
+            notes=notes,
+        )
 
     def _if_due(self, seldom: _Seldom, failures: list[str], read: Callable[[list[str]], None]) -> None:
         if not seldom.is_due():
@@ -295,3 +305,13 @@ def _with_work(queue: QueueStatus, seconds_per_record: float | None) -> QueueSta
 
 def _with_note(snapshot: Snapshot, note: str) -> Snapshot:
     return replace(snapshot, notes=(note, *snapshot.notes))
+
+
+def _with_shares(queue: QueueStatus, now: MemberFigures) -> QueueStatus:
+    """Add the shares of the levels, and what they lend and borrow, as far as members report them."""
+    levels = []
+    for level in queue.levels:
+        name = "" if level.level is None else str(level.level)
+        lent, borrowed = (now.total(metric, queue.group, name) for metric in (LEVEL_LENT, LEVEL_BORROWED))
+        levels.append(replace(level, share=now.share(queue.group, name), lent=lent, borrowed=borrowed))
+    return replace(queue, levels=tuple(levels))

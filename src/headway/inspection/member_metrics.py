@@ -5,14 +5,28 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from headway.errors import ConfigError
-from headway.inspection.snapshot import TenantStatus
-from headway.metrics.table import HANDLER_DURATION, HANDLER_SLOTS, TENANT_TIME, TENANT_WAITING
+from headway.inspection.snapshot import HandlerStatus, TenantStatus
+from headway.metrics.table import (
+    CIRCUIT_OPEN,
+    HANDLER_DURATION,
+    HANDLER_LANES,
+    HANDLER_RUNNING,
+    HANDLER_SLOTS,
+    HANDLER_WAITING,
+    LEVEL_BORROWED,
+    LEVEL_LENT,
+    LEVEL_SHARE,
+    TENANT_TIME,
+    TENANT_WAITING,
+    Metric,
+)
 from headway.runtime.extras import how_to_install
 from headway.runtime.lifecycle import Closable
 
@@ -21,6 +35,19 @@ _ANSWERED_WITHIN = 2.0
 _MOST_BYTES = 8_000_000
 _MOST_URLS = 200
 _CLOSED_WITHIN = 3.0
+_GAUGES = frozenset(
+    metric.name
+    for metric in (
+        CIRCUIT_OPEN,
+        HANDLER_LANES,
+        HANDLER_RUNNING,
+        HANDLER_SLOTS,
+        HANDLER_WAITING,
+        LEVEL_BORROWED,
+        LEVEL_LENT,
+        LEVEL_SHARE,
+    )
+)
 
 TenantKey = tuple[str, str]
 """A group and the name of a tenant."""
@@ -35,21 +62,28 @@ class HandlerTotals(NamedTuple):
 
 
 class MemberFigures(NamedTuple):
-    """What the members report at one time. `tenants` has the handler time of each tenant."""
+    """What the members report at one time. `tenants` has the handler time of each tenant.
+
+    `gauges` has the values of the metrics in `_GAUGES`, one for each member, by name, group, and level or handler.
+    """
 
     at: float
     tenants: Mapping[TenantKey, float]
     waiting: Mapping[TenantKey, int]
     handlers: Mapping[str, HandlerTotals]
+    gauges: Mapping[tuple[str, str, str], Sequence[float]] = MappingProxyType({})
 
     @classmethod
     def of(cls, at: float, samples: Iterable[tuple[str, Mapping[str, str], float]]) -> "MemberFigures":
         """Add up the samples of all members. Each sample is a name, its labels, and a value."""
         tenants, waiting = defaultdict[TenantKey, float](float), defaultdict[TenantKey, int](int)
         handlers = defaultdict[str, HandlerTotals](HandlerTotals)
+        gauges = defaultdict[tuple[str, str, str], list[float]](list)
         for name, labels, value in samples:
             group, tenant = labels.get("group", ""), labels.get("tenant", "")
             totals = handlers[group]
+            if name in _GAUGES:
+                gauges[name, group, labels.get("level") or labels.get("handler", "")].append(value)
             if name == TENANT_TIME.name:
                 tenants[group, tenant] += value
             elif name == TENANT_WAITING.name:
@@ -60,7 +94,17 @@ class MemberFigures(NamedTuple):
                 handlers[group] = totals._replace(attempts=totals.attempts + value)
             elif name == HANDLER_SLOTS.name:
                 handlers[group] = totals._replace(slots=totals.slots + value)
-        return cls(at, tenants, waiting, handlers)
+        return cls(at, tenants, waiting, handlers, gauges)
+
+    def total(self, metric: Metric, group: str, which: str) -> float | None:
+        """Return the sum of a metric over all members, or None if no member reports it."""
+        values = self.gauges.get((metric.name, group, which))
+        return None if values is None else sum(values)
+
+    def share(self, group: str, level: str) -> float | None:
+        """Return the share of a level, on average over the members, or None if no member reports it."""
+        values = self.gauges.get((LEVEL_SHARE.name, group, level))
+        return None if values is None else sum(values) / len(values)
 
 
 def tenants_of(before: MemberFigures | None, now: MemberFigures) -> list[TenantStatus]:
@@ -73,6 +117,27 @@ def tenants_of(before: MemberFigures | None, now: MemberFigures) -> list[TenantS
             used = max(0.0, seconds - before.tenants.get((group, tenant), 0.0)) / (now.at - before.at)
         found.append(TenantStatus(group, tenant, seconds, now.waiting.get((group, tenant)), used))
     return sorted(found, key=lambda each: (-(each.handler_seconds_per_second or 0.0), -each.handler_seconds))
+
+
+def handlers_of(now: MemberFigures) -> list[HandlerStatus]:
+    """Return the handlers, by group and name."""
+    names = sorted({(group, which) for name, group, which in now.gauges if name == HANDLER_SLOTS.name})
+
+    def total(metric: Metric, group: str, handler: str) -> int:
+        return round(now.total(metric, group, handler) or 0)
+
+    return [
+        HandlerStatus(
+            group,
+            handler,
+            running=total(HANDLER_RUNNING, group, handler),
+            slots=total(HANDLER_SLOTS, group, handler),
+            waiting=total(HANDLER_WAITING, group, handler),
+            lanes=total(HANDLER_LANES, group, handler),
+            is_circuit_open=total(CIRCUIT_OPEN, group, handler) > 0,
+        )
+        for group, handler in names
+    ]
 
 
 def seconds_per_record(before: MemberFigures | None, now: MemberFigures, group: str) -> float | None:

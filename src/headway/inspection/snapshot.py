@@ -129,6 +129,9 @@ class LevelStatus:
         seconds_of_work: How long it takes to do all that is not done. 0 if all is done. None if it is not known,
             because nothing was done in the last half minute. With the members' metrics, it is the mean handler time
             divided by the slots, for each record.
+        share: The level's share of the slots, from 0 to 1, if members' metrics are read.
+        lent: The slots of this share that other levels use now, over all members.
+        borrowed: The slots that the level uses beyond its share now, over all members.
     """
 
     level: int | None
@@ -139,6 +142,9 @@ class LevelStatus:
     arrived_per_second: float | None = None
     done_per_second: float | None = None
     seconds_of_work: float | None = None
+    share: float | None = None
+    lent: float | None = None
+    borrowed: float | None = None
 
     @property
     def not_done(self) -> int:
@@ -252,6 +258,29 @@ class TenantStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class HandlerStatus:
+    """A handler of a group, over all members whose `/metrics` were read.
+
+    Args:
+        group: The group, by its name without levels.
+        handler: The name of the handler.
+        running: The records whose handlers are running.
+        slots: How many could run.
+        waiting: The records in memory that wait for a slot, for an earlier record or for a retry.
+        lanes: The keys, or partitions, that have such records.
+        is_circuit_open: Whether the circuit breaker of a member lets only one attempt run at a time.
+    """
+
+    group: str
+    handler: str
+    running: int = 0
+    slots: int = 0
+    waiting: int = 0
+    lanes: int = 0
+    is_circuit_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SeenChange:
     """Something that the inspector saw change: `what` is a sentence for a user."""
 
@@ -270,6 +299,7 @@ class Snapshot:
         dead_letters: The dead-letter topics.
         schedulers: The schedulers.
         tenants: The tenants, if members' metrics are read.
+        handlers: The handlers, if members' metrics are read.
         changes: The latest changes, the newest first.
         notes: Sentences about what could not be read, and about what is not shown.
         requests_per_second: The requests to Kafka without fetches, on average since the start.
@@ -281,6 +311,7 @@ class Snapshot:
     dead_letters: tuple[DeadLetterStatus, ...] = ()
     schedulers: tuple[SchedulerStatus, ...] = ()
     tenants: tuple[TenantStatus, ...] = ()
+    handlers: tuple[HandlerStatus, ...] = ()
     changes: tuple[SeenChange, ...] = ()
     notes: tuple[str, ...] = ()
     requests_per_second: float = 0.0

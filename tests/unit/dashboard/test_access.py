@@ -1,6 +1,7 @@
 """Who reaches the dashboard, and which requests may change something."""
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,9 +37,12 @@ def open_() -> Iterator[TestClient]:
 
 
 def csrf(browser: TestClient) -> str:
-    found = re.search(r'name="csrf" value="(\w+)"', browser.get("/dead").text)
-    assert found
-    return found[1]
+    """Return the token of a form. The first snapshot may still be on its way to the page."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if found := re.search(r'name="csrf" value="(\w+)"', browser.get("/dead").text):
+            return found[1]
+    raise AssertionError("the page has no form")
 
 
 OWN = {"Origin": "http://localhost:8080"}

@@ -1,0 +1,181 @@
+"""The dashboard's actions on a real Kafka: what is sent again arrives once, and nothing happens unasked."""
+
+import json
+import logging
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from headway.actions.control_records import ControlRecords
+from headway.actions.marks import MOST_MARKS, OperatorMark, read_marks, set_mark
+from headway.broker import LocalBroker
+from headway.dashboard import app
+from headway.delay.relay.relay import Relay
+from headway.delay.scheduler import Scheduler
+from headway.errors import ConfigError
+from headway.priority.consumer import PriorityConsumer
+from headway.priority.producer import Producer
+from tests.contract.conftest import Cluster
+from tests.contract.dashboard.served import until
+
+OWN = {"Origin": "http://localhost"}
+
+
+def letters_of(cluster: Cluster, topic: str, exceptions: list[str]) -> str:
+    """Store a dead letter for each exception, as a parallel consumer writes them. Returns the dead-letter topic."""
+    dead = f"{topic}-dead"
+    cluster.create_topics([dead])
+    with Producer(cluster.config({})) as producer:
+        for number, exception in enumerate(exceptions):
+            failure = {"exception": exception, "message": "no", "topic": f"{topic}-1", "partition": "0", "offset": "7"}
+            headers = [(f"headway.error.{name}", text.encode()) for name, text in failure.items()]
+            producer.send(dead, f"order {number}".encode(), "ann", partition=0, headers=headers).result(30)
+    return dead
+
+
+def arrived(cluster: Cluster, topic: str, count: int) -> list[bytes]:
+    """Read what has arrived at level 1 of a topic, and see that nothing follows."""
+    found: list[bytes] = []
+    with PriorityConsumer(cluster.consumer_config("reads-it-again")) as consumer:
+        consumer.subscribe(topic)
+        deadline = time.monotonic() + 60
+        while len(found) < count:
+            assert time.monotonic() < deadline
+            found.extend(each.value for each in consumer.poll(0.2))
+        found.extend(each.value for each in consumer.poll(1.0))
+    return found
+
+
+class Operator:
+    """A browser that uses the forms of a dashboard. `form` is the address of a page with a form."""
+
+    def __init__(self, page: Any, form: str) -> None:
+        self.browser = TestClient(page, base_url="http://localhost", headers=OWN)
+        found = until(lambda: re.search(r'name="csrf" value="(\w+)"', self.browser.get(form).text))
+        self.csrf = str(found[1])
+
+    def send(self, path: str, **fields: Any) -> str:
+        """Send a form, wait until the action is over or asks, and return its page."""
+        answer = self.browser.post(path, data={"csrf": self.csrf, **fields})
+        assert answer.status_code == 200, answer.text
+        return self.wait(str(answer.url))
+
+    def wait(self, address: str) -> str:
+        """Wait for the end, or the question, of an action."""
+        page: str = until(lambda: (text := self.browser.get(address).text) and "data-over" in text and text)
+        return page
+
+
+@pytest.fixture
+def topic(kafka_cluster: Cluster) -> str:
+    return kafka_cluster.topic()
+
+
+def test_one_letter_that_is_sent_again_arrives_once_and_its_user_is_logged(
+    kafka_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headway.dashboard")
+    dead = letters_of(kafka_cluster, topic, ["shop.Declined", "shop.Declined"])
+    with app(kafka_cluster.config({}), groups=[topic], allow_actions=True) as page:
+        operator = Operator(page, f"/dead/letter?topic={dead}&place=0:0")
+        assert "1 dead letter sent again to" in operator.send("/dead/send-again", topic=dead, place="0:0")
+        again = operator.send("/dead/send-again", topic=dead, place="0:0")
+        assert "already settled" in again
+    assert arrived(kafka_cluster, topic, 1) == [b"order 0"]
+    told = [each.getMessage() for each in caplog.records if each.name == "headway.dashboard"]
+    assert any("from testclient: Send dead letters of" in each and "1 dead letter sent again" in each for each in told)
+
+
+def test_all_letters_that_match_are_sent_only_after_the_question_is_answered(
+    kafka_cluster: Cluster, topic: str
+) -> None:
+    dead = letters_of(kafka_cluster, topic, ["shop.Declined", "shop.Unknown", "shop.Declined"])
+    with app(kafka_cluster.config({}), groups=[topic], allow_actions=True) as page:
+        operator = Operator(page, f"/dead/letter?topic={dead}&place=0:0")
+        asked = operator.send("/dead/send-again", topic=dead, exception="shop.Declined")
+        assert f"Send 2 dead letters again to {topic}-1?" in asked
+        refused = operator.send("/action/answer", id=action_of(asked), answer="no")
+        assert "Nothing was sent, because it was not confirmed" in refused
+        asked = operator.send("/dead/send-again", topic=dead, exception="shop.Declined")
+        done = operator.send("/action/answer", id=action_of(asked), answer="yes")
+        assert "2 dead letters sent again to" in done
+        none_left = operator.send("/dead/send-again", topic=dead, exception="shop.Declined")
+        assert "Nothing was sent" in none_left
+    assert sorted(arrived(kafka_cluster, topic, 2)) == [b"order 0", b"order 2"]
+
+
+def action_of(page: str) -> str:
+    found = re.search(r'name="id" value="(\w+)"', page)
+    assert found
+    return found[1]
+
+
+def test_a_schedule_is_cancelled_by_the_relay_that_has_it(headway_broker: LocalBroker, kafka_cluster: Cluster) -> None:
+    config, name = kafka_cluster.config({}), f"delay-of-{kafka_cluster.topic(1)}"
+    with Scheduler(config, name=name) as scheduler:
+        handle = scheduler.send_later("ann", b"unpaid", f"{name}-target", 3600)
+        handle.wait()
+    with Relay(config, name=name).running(), app(config, groups=["none"], allow_actions=True) as page:
+        next_ones = f"/schedules/next?name={name}"
+        operator = Operator(page, next_ones)
+        assert str(handle) in operator.browser.get(next_ones).text
+        assert "1 cancelled." in operator.send("/schedules/cancel", name=name, handle=str(handle))
+        assert "Nothing is pending" in operator.browser.get(next_ones).text
+
+
+# Marks
+
+
+@pytest.fixture
+def control(kafka_cluster: Cluster) -> Iterator[ControlRecords]:
+    """Control records in a topic of their own."""
+    name = f"control-{kafka_cluster.topic(1)}"
+    with ControlRecords(kafka_cluster.config({}), name) as records:
+        yield records
+
+
+def test_marks_are_read_in_the_order_of_their_times_by_everybody(control: ControlRecords) -> None:
+    assert read_marks(control) == []
+    set_mark(control, "v2", "ann", at=2000.0)
+    set_mark(control, " v1 ", "bob", at=1000.0)
+    assert read_marks(control) == [OperatorMark(1_000_000, "v1", "bob"), OperatorMark(2_000_000, "v2", "ann")]
+
+
+def test_control_records_that_cannot_be_read_are_left_out(control: ControlRecords) -> None:
+    set_mark(control, "v1", "ann", at=1000.0)
+    too_long = json.dumps({"at": 1, "text": "x" * 999}).encode()
+    for number, value in enumerate([b"", b"{", b"[]", b'{"at":-1,"text":"x"}', too_long]):
+        control.put("mark", f"odd-{number}", value)
+    control.put("rule", "other", b"{}")
+    assert [each.text for each in read_marks(control)] == ["v1"]
+    assert control.read("rule") == {"other": b"{}"}
+    control.remove("rule", "other")
+    assert control.read("rule") == {}
+
+
+@pytest.mark.parametrize("text", ["", "  ", "x" * 201])
+def test_a_mark_has_a_text_of_reasonable_length(text: str) -> None:
+    with pytest.raises(ConfigError, match="needs 1 to 200"):
+        set_mark(ControlRecords({}), text)
+
+
+def test_a_kind_of_control_records_is_a_word(control: ControlRecords) -> None:
+    with pytest.raises(ConfigError, match="is not a kind"):
+        control.put("Mark:", "x", b"{}")
+    with pytest.raises(ConfigError, match="at most 65,536"):
+        control.put("rule", "x", b"x" * 65_537)
+
+
+@pytest.mark.slow
+def test_old_marks_are_removed(control: ControlRecords) -> None:
+    for number in range(MOST_MARKS):
+        control.put("mark", f"{number}-x", json.dumps({"at": number, "text": str(number)}).encode())
+    set_mark(control, "newest")
+    texts = [each.text for each in read_marks(control)]
+    assert len(texts) == MOST_MARKS
+    assert texts[0] == "1"
+    assert texts[-1] == "newest"
