@@ -53,18 +53,22 @@ class RunClock:
         return (time.monotonic() - self._began) * self.speed
 
     def of_timestamp(self, milliseconds: int) -> float:
-        """Return the time of a record's timestamp."""
-        return (milliseconds / 1000 - self._epoch) * self.speed
+        """Return the time of a record's timestamp, or 0 for a record that was sent before the start."""
+        return max(0.0, (milliseconds / 1000 - self._epoch) * self.speed)
 
 
 class RunMember(Protocol):
-    """A running consumer. `ended` has the error of a consumer that failed."""
+    """A running consumer, which handles no record before `release`. `ended` has the error of one that failed."""
 
     log: RunLog
     ended: "Future[None]"
 
     def assigned(self) -> int:
         """Return the number of assigned partitions."""
+        ...
+
+    def release(self) -> None:
+        """Let the consumer handle records."""
         ...
 
     def stop(self) -> None:
@@ -88,6 +92,7 @@ class ParallelMember:
         self._clock = clock
         self._consumer = ParallelConsumer(config, max_concurrency=slots, ordering=ordering, policy=policy)
         self._consumer.subscribe(topics)
+        self._consumer.pause()
         self.ended = in_background(lambda: self._consumer.run(self._handle))
 
     async def _handle(self, record: ConsumerRecord) -> None:
@@ -98,6 +103,9 @@ class ParallelMember:
 
     def assigned(self) -> int:
         return len(self._consumer.assignment())
+
+    def release(self) -> None:
+        self._consumer.resume()
 
     def stop(self) -> None:
         self._consumer.stop(drain=False)
@@ -113,6 +121,7 @@ class PollingConsumer:
         self._clock = clock
         self._policy: PolicyName = policy
         self._assigned = 0
+        self._released = threading.Event()
         self._stopping = threading.Event()
         self.ended = in_background(self._run)
 
@@ -123,6 +132,7 @@ class PollingConsumer:
                 records = consumer.poll(_POLL_FOR)
                 self._assigned = len(consumer.assignment())
                 if records:
+                    self._released.wait()
                     self._handle(records)
 
     def _handle(self, records: Sequence[ConsumerRecord]) -> None:
@@ -137,5 +147,9 @@ class PollingConsumer:
     def assigned(self) -> int:
         return self._assigned
 
+    def release(self) -> None:
+        self._released.set()
+
     def stop(self) -> None:
         self._stopping.set()
+        self._released.set()

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 from headway.core.levels.naming import level_topic
@@ -74,18 +75,23 @@ def run_group(
 ) -> RunLog:
     """Wait until the group has joined, send the records at their times, and wait until all of them are done.
 
+    The records that come at the time 0 are in Kafka before the group begins to handle any.
+
     The members are stopped in any case. Raises the error of a member that fails, and `HeadwayError` if the run stands
     still for a minute.
     """
     group = _Running(members, progress)
     try:
         group.wait_until_joined(topic.all_partitions)
-        clock.start()
         group.send(config, topic, clock, records)
         group.wait_until_done(total)
     finally:
         group.stop()
     return RunLog.joined(member.log for member in members)
+
+
+def _send_one(producer: Producer, topic: TopicOfRun, record: TimedRecord) -> None:
+    producer.send(topic.name, record.value, record.key, partition=record.partition, level=record.level)
 
 
 class _Running:
@@ -114,14 +120,34 @@ class _Running:
         self, config: Mapping[str, Any], topic: TopicOfRun, clock: RunClock, records: Iterable[TimedRecord]
     ) -> None:
         levels = {} if topic.levels is None else {"levels": topic.levels}
+        remaining = iter(records)
         with Producer({**config, **levels, "linger.ms": _LINGER_MS}) as producer:
-            for number, record in enumerate(records):
+            later = self._send_first(producer, topic, remaining)
+            self._release(clock)
+            for number, record in enumerate(chain(later, remaining)):
                 while (ahead := record.at - clock.now()) > 0:
                     time.sleep(min(ahead / clock.speed, _LOOK_EVERY))
                     self._look()
-                producer.send(topic.name, record.value, record.key, partition=record.partition, level=record.level)
+                _send_one(producer, topic, record)
                 if number % _SHOW_AFTER == 0:
                     self._look()
+
+    @staticmethod
+    def _send_first(producer: Producer, topic: TopicOfRun, records: Iterator[TimedRecord]) -> list[TimedRecord]:
+        """Send the records that are there at the start. Returns the first record that comes later, if there is one."""
+        later: list[TimedRecord] = []
+        for record in records:
+            if record.at > 0:
+                later = [record]
+                break
+            _send_one(producer, topic, record)
+        producer.flush()
+        return later
+
+    def _release(self, clock: RunClock) -> None:
+        clock.start()
+        for member in self._members:
+            member.release()
 
     def wait_until_done(self, total: int) -> None:
         done, since = 0, time.monotonic()

@@ -70,8 +70,10 @@ def _title(name: LevelExperimentName, outcomes: Sequence[LevelOutcome]) -> str:
         )
     sooner = 1 - min(burst.drained[-1], fair.drained[-1]) / none.drained[-1]
     if name == "no-priority":
-        return f"In one topic all levels wait alike; with levels, the urgent records are done {sooner:.0%} sooner"
-    return f"With levels, the urgent records are done {sooner:.0%} sooner, and all together no later"
+        return (
+            f"In one topic all levels wait alike; with levels, the urgent records are done {_percent(sooner, 0)} sooner"
+        )
+    return f"With levels, the urgent records are done {_percent(sooner, 0)} sooner than in one topic"
 
 
 def _seconds(value: float | None) -> str:
@@ -85,13 +87,17 @@ def _seconds(value: float | None) -> str:
     return f"{value:,.0f} s" if value >= 100 else f"{value:.1f} s"
 
 
+def _percent(fraction: float, digits: int = 1) -> str:
+    return f"{100 * fraction:.{digits}f} %"
+
+
 def _row(outcome: LevelOutcome) -> tuple[str, ...]:
     figures = outcome.figures
     return (
         outcome.way.name,
         *map(_seconds, reversed(figures.drained)),
-        f"{figures.used:.1%}".replace("%", " %"),
-        f"{figures.share_error:.1%}".replace("%", " %"),
+        _percent(figures.used),
+        _percent(figures.share_error),
         _seconds(figures.reaction),
         f"{figures.overshoot}",
     )

@@ -21,12 +21,13 @@ from headway.experiments.picture_style import (
     new_figure,
 )
 
-_MOST_BINS = 160
+_MOST_BINS = 120
 _POINTS = 400
 _WIDTH = 10.0
 # Without priority the lines of the levels lie on each other, so each is narrower than the one below it.
 _WIDTHS = (1.6, 3.6, 6.0)
 _TOP = 1.14  # of the capacity: space for labels above the lines
+_LABELS_AT = 0.03  # of the time
 _CLOSE = 0.08  # of the capacity: an ideal this close above a line would cross the line's label
 _ALIKE = 0.05  # rates that differ by less than this fraction of the capacity have one label
 
@@ -89,8 +90,9 @@ def _draw_ideal(axes: Axes, phases: Sequence[FluidPhase]) -> None:
 
 def _label_levels(axes: Axes, setup: LevelSetup, edges: Floats, rates: Sequence[Floats]) -> None:
     """Write the names of the levels above the beginnings of their lines; one label for lines on each other."""
-    at = len(edges) // 40
-    heights = [float(np.median(rates[level][at : 3 * at + 1])) for level in range(LEVELS)]
+    first = len(edges) // 40  # without the first moments, in which the slots fill
+    begins = slice(first, max(first + 1, len(edges) // 6))
+    heights = [float(np.median(rates[level][begins])) for level in range(LEVELS)]
     labels = {f"level {level}": (heights[level], LEVEL_COLOURS[level]) for level in range(LEVELS)}
     if max(heights) - min(heights) < _ALIKE * setup.capacity:
         labels = {"levels 2, 1 and 0 alike": (max(heights), INK)}
@@ -98,7 +100,7 @@ def _label_levels(axes: Axes, setup: LevelSetup, edges: Floats, rates: Sequence[
     for text, (height, colour) in labels.items():
         # The lowest level has no space below its line, so all labels are above their lines, and above a close ideal.
         above = max([height, *(rate for rate in ideal if 0 < rate - height < _CLOSE * setup.capacity)])
-        place = (float(edges[-1]) * 0.012, above + 0.02 * setup.capacity)
+        place = (float(edges[-1]) * _LABELS_AT, above + 0.02 * setup.capacity)
         axes.text(*place, text, va="bottom", fontweight="bold", color=colour, zorder=5)
 
 

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,7 @@ def picture_style() -> Iterator[None]:
 def new_figure(title: str, caption: str, width: float, height: float) -> Figure:
     """Return a figure with its finding as the title, and its set-up below."""
     figure = Figure(figsize=(width, height), layout="constrained")
+    title = re.sub(r"(?<=\d) (?=[s%])", "\u00a0", title)  # no line ends between a number and its unit
     title, caption = fill(title, int(_TITLE_WIDTH * width)), fill(caption, int(_CAPTION_WIDTH * width))
     figure.suptitle(title, x=0.012, ha="left", fontsize=13, fontweight="bold")
     figure.supxlabel(caption, x=0.012, ha="left", fontsize=8.5, color=FAINT)
