@@ -235,6 +235,10 @@ class ExpiredError(HeadwayError):
     """A record expired before it was started. Its dead letter carries this error."""
 
 
+class RuleError(HeadwayError):
+    """An operator's rule ended a record before it was started. Its dead letter carries this error."""
+
+
 class HandlerProcessError(HeadwayError):
     """A handler's process could not be started, or its result or error could not be unpickled. The attempt failed."""
 

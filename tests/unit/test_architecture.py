@@ -38,6 +38,7 @@ ALLOWED = {
     "spark": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "runtime", "workers"}
     | _BASE,
     "pipelines": {"settings"},
+    "rules": {"core", "kafka"},
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"workers"}
     | _BASE,

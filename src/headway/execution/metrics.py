@@ -24,6 +24,8 @@ class ParallelMetrics:
         busiest_tenants: The few tenants that used the most handler time, each with its handler time in seconds, in
             descending order.
         deleted_unread: Offsets that were deleted before this consumer read them, by retention or by a user.
+        held: Records that were fetched and that a rule keeps from starting now.
+        dropped: Records that a rule has dropped.
     """
 
     done: int
@@ -39,3 +41,5 @@ class ParallelMetrics:
     refused: str | None = None
     busiest_tenants: Mapping[str, float] = field(default_factory=dict)
     deleted_unread: int = 0
+    held: int = 0
+    dropped: int = 0

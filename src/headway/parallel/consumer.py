@@ -48,6 +48,7 @@ from headway.parallel.options import ParallelOptions, ParallelOptionsDict, shows
 from headway.parallel.output_stream import AsyncOnOutput, OutputStream, OutputTasks
 from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
+from headway.parallel.rules_follower import RulesFollower
 from headway.parallel.run import DRAIN_WITHIN, Run
 from headway.parallel.run_parts import RunParts
 from headway.parallel.seek_target import SeekTarget
@@ -58,6 +59,7 @@ from headway.runtime.background import in_background
 from headway.runtime.end_steps import construction
 from headway.runtime.wakeup import Wakeup
 from headway.settings.config import Config, ParallelSettings
+from headway.settings.connection_settings import connection_of
 
 
 class ParallelConsumer:
@@ -122,6 +124,8 @@ class ParallelConsumer:
             connection pool. If the function has a parameter, it gets the connection's settings. The context is entered
             before the first record and left after the last handler. Handlers get the yielded object as
             `context.state`. With `executor="process"`, each process enters a context of its own.
+        rules: True to apply the rules that operators set with `headway rules` or `headway.rules.Rules`. This takes one
+            more client and one more thread.
 
     Raises `ConfigError` if a setting is outside its allowed range. Any thread can call `pause`, `resume`, `stop` and
     `close`.
@@ -167,8 +171,21 @@ class ParallelConsumer:
             dispatch, self._levels, self._wake, checked, settings, tenancy, rates, self._parts
         )
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
-        has_lifespan = checked.lifespan is not None
-        self._run = Run(self._parts, control, dispatch, self._levels, self._wake, tenancy, joins_late=has_lifespan)
+        rules = None
+        if checked.rules:
+            has_letters = checked.dead_letter_topic is not None
+            connection = connection_of(settings.kafka)
+            rules = RulesFollower(connection, settings.group, dispatch, control.rate, has_dead_letters=has_letters)
+        self._run = Run(
+            self._parts,
+            control,
+            dispatch,
+            self._levels,
+            self._wake,
+            tenancy,
+            rules,
+            joins_late=checked.lifespan is not None,
+        )
 
     def subscribe(
         self,

@@ -98,6 +98,14 @@ class GroupRate:
         """Set the topics from whose number of partitions the shares are computed."""
         self._subscriptions = subscriptions
 
+    def add(self, rate: SharedRate) -> None:
+        """Share a rate that was added during the run. Adding the same rate twice has no effect."""
+        with self._dispatch.lock:
+            if rate not in self._rates:
+                base, others = self._applied
+                rate.share(base, time.monotonic(), others)
+                self._rates = [*self._rates, rate]  # a new list, because other threads may be reading the old one
+
     def update(self, now: float) -> None:
         """Adapt the share to the partitions that are currently assigned to this member. Never blocks."""
         if not self._rates:

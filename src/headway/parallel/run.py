@@ -16,6 +16,7 @@ from headway.execution.lifespan import Life
 from headway.kafka.consumer.level_consumers import END_WITHIN, LevelConsumers
 from headway.parallel.control_loop import ControlLoop
 from headway.parallel.handler_spec import HandlerSpec
+from headway.parallel.rules_follower import RulesFollower
 from headway.parallel.run_parts import ClosableClient, RunParts
 from headway.parallel.stream import Owner
 from headway.parallel.tenancy import Tenancy
@@ -49,6 +50,7 @@ class Run:
         levels: LevelConsumers,
         wake: Wakeup,
         tenancy: Tenancy | None,
+        rules: RulesFollower | None,
         *,
         joins_late: bool,
     ) -> None:
@@ -58,6 +60,7 @@ class Run:
         self._levels = levels
         self._wake = wake
         self._tenancy = tenancy
+        self._rules = rules
         self._joins_late = joins_late
         self._state = threading.Lock()  # protects the flag that the run has begun
         self._runner: int | None = None  # the identifier of the thread that called `run`, or `close` before any run
@@ -99,6 +102,8 @@ class Run:
                 at_end.callback(self._end)
                 handler = self._parts.handler(spec)
                 self._parts.require_permissions(self._subscriptions)
+                if self._rules:
+                    self._rules.start()  # before any record starts
                 self._parts.start(spec, handler, owner, lambda: self.is_stopping)
                 if self._joins_late and not self.is_stopping:
                     self._control.fetching.subscribe(self._subscriptions)
@@ -181,6 +186,8 @@ class Run:
         yield from (partial(self._close_in_time, part) for part in self._parts.closing())
         yield lambda: self._control.wait_for_callbacks(until())
         yield self._control.rate.close
+        if self._rules:
+            yield self._rules.close
         yield self._wake.close
         if self._tenancy:
             yield self._tenancy.end

@@ -137,6 +137,7 @@ def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: b
 )
 @click.option("--transactional-id", metavar="ID", help="The transactional.id, if producer_config has one.")
 @click.option("--rate-limit", is_flag=True, help="The consumer has a rate_limit or tenant_rate_limit.")
+@click.option("--rules", is_flag=True, help="The consumer has rules=True.")
 @_RETRY_LATER
 @_SCHEDULER
 @_role
@@ -150,6 +151,7 @@ def parallel(
     transactional: bool,
     transactional_id: str | None,
     rate_limit: bool,
+    rules: bool,
     retry_later: bool,
     scheduler: str,
 ) -> Iterable[Permission]:
@@ -168,7 +170,7 @@ def parallel(
         "scheduler": [_named(scheduler)],
     }
     cases = {"outputs": outputs, "dead letters": dead_letters, "transactional": transactional or transactional_id}
-    return permissions_of("parallel", _cases(**cases, rates=rate_limit, due=retry_later), names)
+    return permissions_of("parallel", _cases(**cases, rates=rate_limit, rules=rules, due=retry_later), names)
 
 
 @acls.command()
@@ -369,7 +371,8 @@ def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Permissi
         "scheduler": [str(worker.config.get("scheduler.name", DEFAULT_NAME))],
     }
     has_rates = worker.options.rate_limit is not None or worker.options.tenant_rate_limit is not None
-    declared = _cases(transactional=worker.options.commit_mode == "transactional", rates=has_rates)
+    transactional = worker.options.commit_mode == "transactional"
+    declared = _cases(transactional=transactional, rates=has_rates, rules=worker.options.rules)
     return permissions_of(role, [*cases, "outputs", "dead letters", *declared], names)
 
 

@@ -18,6 +18,7 @@ Invariants:
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count, islice, pairwise, repeat
+from math import inf
 from operator import lt
 from typing import Any, Generic, TypeVar
 
@@ -43,6 +44,7 @@ from headway.records.record_types import TopicPartition
 _LEAVING, _GONE = PartitionState.LEAVING, PartitionState.GONE
 _RUNNING, _STALE, _DROPPED = AttemptState.RUNNING, AttemptState.STALE, AttemptState.DROPPED
 _DONE, _REPLACED = AttemptState.DONE, AttemptState.REPLACED
+_WAITING, _BEHIND = AttemptState.WAITING, AttemptState.BEHIND
 
 R = TypeVar("R")
 
@@ -445,6 +447,37 @@ class Engine(Generic[R]):
             return True
         return self._report_late(attempt, now)
 
+    def park(
+        self, attempt: Attempt[R], now: float, until: float = inf, *, lets_pass: bool = False
+    ) -> Attempt[R] | None:
+        """Make a record wait until a time, or until `unpark` is called. The attempt gives back its slot.
+
+        With `lets_pass`, the record leaves its lane, so that later records of the lane do not wait for it. Returns the
+        attempt that waits, or None in the cases in which `finish` returns False.
+        """
+        if attempt.state is not _RUNNING or attempt.assignment.state is _GONE:
+            self._report_late(attempt, now)
+            return None
+        parked = attempt.again(until, None, now)
+        if lets_pass and attempt.lane is not ALONE:
+            parked.lane = ALONE
+            self._leave_lane(attempt, (), now)
+            self._place(parked, now)
+        else:
+            self._leave_lane(attempt, (parked,), now)
+        return parked
+
+    def unpark(self, parked: Attempt[R], now: float) -> None:
+        """Let a parked record start. Does nothing if it has started already, or if its partition was revoked."""
+        assignment = parked.assignment
+        is_parked = parked.not_before > now and parked.state in (_WAITING, _BEHIND)
+        if not is_parked or assignment.state in (_LEAVING, _GONE):
+            return
+        if assignment.held is None:
+            self._waiting.end_wait(parked, now)
+        else:
+            parked.not_before = 0.0
+
     def fail(self, attempt: Attempt[R], error: BaseException, verdict: Verdict, now: float) -> bool:
         """Apply the verdict on a failed attempt. Returns False in the same cases as `finish`.
 
@@ -601,7 +634,12 @@ class Engine(Generic[R]):
                 return
             attempt, again = settled
         head = assignment.lanes.advance(attempt, again)
-        if head is not None and assignment.state is not _LEAVING:
+        if head is not None:
+            self._place(head, now)
+
+    def _place(self, head: Attempt[R], now: float) -> None:
+        assignment = head.assignment
+        if assignment.state is not _LEAVING:
             if assignment.held is None:
                 self._waiting.place(head, now)
             else:

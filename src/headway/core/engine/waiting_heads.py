@@ -9,6 +9,7 @@ outdated entries, or half of all entries if that is more.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
@@ -79,9 +80,18 @@ class WaitingHeads(Generic[R]):
             self.batching = None
             self._release_full(waiting)
 
+    def end_wait(self, head: Attempt[R], now: float) -> None:
+        """Let a head run that waits for its time."""
+        if self.batching:
+            self.batching.leave(head)
+        head.not_before = 0.0  # makes the head's entry outdated
+        self._outdated += 1
+        self.place(head, now)
+        self._forget_outdated()
+
     def next_time(self) -> float | None:
-        """Return when the first waiting head may run, or None if no head waits."""
-        return self.entries[0][0] if self.entries else None
+        """Return when the first waiting head may run, or None if no head waits for a time."""
+        return self.entries[0][0] if self.entries and self.entries[0][0] < inf else None
 
     def drop(self, assignment: Assignment[R]) -> list[Attempt[R]]:
         """Remove and return the waiting heads of an assignment."""
@@ -102,6 +112,9 @@ class WaitingHeads(Generic[R]):
             head.not_before = 0.0  # makes the head's entry outdated
             self._outdated += 1
             self._levels[head.assignment.level].release(head)
+        self._forget_outdated()
+
+    def _forget_outdated(self) -> None:
         if self._outdated > max(_MOST_OUTDATED, len(self.entries) // 2):
             self._keep(lambda _: True)
 

@@ -1,5 +1,6 @@
 """The engine against lists: whatever is received, run, reported, lost and committed, in whatever order."""
 
+import math
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -43,6 +44,8 @@ class Entry:
     not_before: float = 0.0
     attempt: Attempt[Record] | None = None  # while it runs
     attempts: int = 0
+    parked: Attempt[Record] | None = None
+    has_left_its_lane: bool = False
 
 
 @dataclass
@@ -173,8 +176,9 @@ class EngineOfALog(RuleBasedStateMachine):
         ready = sum(not self.is_full(entry.record.partition.level) for entry in self.ready())
         batch = self.engine.take_batch(max_size, self.now)
         assert min(1, ready) <= len(batch) <= max_size
-        assert len({self.lane(attempt.record) for attempt in batch}) <= 1 or all(
-            self.is_alone(attempt.record) for attempt in batch
+        entries = [self.entry_of(attempt) for attempt in batch]
+        assert len({self.lane_of(entry) for entry in entries}) <= 1 or all(
+            entry.has_left_its_lane or self.is_alone(entry.record) for entry in entries
         )
         for attempt in batch:
             self.start(attempt, [other.offset for other in batch if other.partition == attempt.partition])
@@ -184,16 +188,18 @@ class EngineOfALog(RuleBasedStateMachine):
         assert not self.stays[attempt.partition].retired
         assert not self.stays[attempt.partition].held
         entries = self.stays[attempt.partition].entries
-        entry = next(entry for entry in entries if entry.record.offset == attempt.offset)
+        entry = self.entry_of(attempt)
         assert entry.record is attempt.record
         assert entry.attempt is None
         assert entry.not_before <= self.now
         assert attempt.number == entry.attempts + 1
-        ahead = [
-            other for other in entries[: entries.index(entry)] if self.lane(other.record) == self.lane(attempt.record)
-        ]
+        ahead = [other for other in entries[: entries.index(entry)] if self.lane_of(other) == self.lane_of(entry)]
         assert all(other.record.offset in (together or []) for other in ahead)
-        entry.attempt = attempt
+        entry.attempt, entry.parked = attempt, None
+
+    def entry_of(self, attempt: Attempt[Record]) -> Entry:
+        entries = self.stays[attempt.partition].entries
+        return next(entry for entry in entries if entry.record.offset == attempt.offset)
 
     @rule(data=st.data(), count=st.integers(1, 8))
     def finish_some(self, data: st.DataObject, count: int) -> None:
@@ -223,6 +229,33 @@ class EngineOfALog(RuleBasedStateMachine):
         assert self.engine.retry(attempt, self.now + delay, OSError(), self.now)
         assert not self.engine.retry(attempt, self.now, OSError(), self.now)
         entry.attempt, entry.not_before, entry.attempts = None, self.now + delay, entry.attempts + 1
+
+    @rule(data=st.data(), delay=st.sampled_from([2, math.inf, math.inf]), lets_pass=st.booleans())
+    def park(self, data: st.DataObject, delay: float, lets_pass: bool) -> None:
+        if (found := self.choose_running(data)) is None:
+            return
+        _, entry = found
+        attempt = entry.attempt
+        assert attempt
+        entry.parked = self.engine.park(attempt, self.now, self.now + delay, lets_pass=lets_pass)
+        assert entry.parked
+        assert self.engine.park(attempt, self.now) is None
+        entry.attempt, entry.not_before = None, self.now + delay
+        entry.has_left_its_lane |= lets_pass
+
+    @rule(data=st.data())
+    def unpark(self, data: st.DataObject) -> None:
+        waiting = [
+            entry
+            for stay in self.stays.values()
+            for entry in stay.entries
+            if entry.parked and not entry.attempt and not stay.retired
+        ]
+        if waiting:
+            entry = data.draw(st.sampled_from(waiting))
+            assert entry.parked
+            self.engine.unpark(entry.parked, self.now)
+            entry.not_before, entry.parked = min(entry.not_before, self.now), None
 
     @rule(data=st.data())
     def report_what_is_stale(self, data: st.DataObject) -> None:
@@ -272,6 +305,9 @@ class EngineOfALog(RuleBasedStateMachine):
             return record.partition, record.offset
         return record.partition if self.ordering is Ordering.PARTITION else (record.partition, record.raw_key)
 
+    def lane_of(self, entry: Entry) -> object:
+        return (entry.record.partition, entry.record.offset) if entry.has_left_its_lane else self.lane(entry.record)
+
     def is_alone(self, record: Record) -> bool:
         return self.ordering is Ordering.UNORDERED or (self.ordering is Ordering.KEY_IF_ANY and record.raw_key is None)
 
@@ -280,10 +316,10 @@ class EngineOfALog(RuleBasedStateMachine):
         for stay in self.stays.values():
             if stay.retired or stay.held:
                 continue
-            lanes_in_a_batch = {self.lane(entry.record) for entry in stay.entries if entry.attempt}
+            lanes_in_a_batch = {self.lane_of(entry) for entry in stay.entries if entry.attempt}
             for entry in stay.entries:
-                if self.lane(entry.record) not in lanes_in_a_batch:
-                    first.setdefault(self.lane(entry.record), entry)
+                if self.lane_of(entry) not in lanes_in_a_batch:
+                    first.setdefault(self.lane_of(entry), entry)
         return list(first.values())
 
     def kept(self, level: int) -> int:
@@ -334,7 +370,7 @@ class EngineOfALog(RuleBasedStateMachine):
     @invariant()
     def it_wakes_when_the_next_attempt_is_due(self) -> None:
         self.engine.take(0, self.now)
-        later = [entry.not_before for entry in self.heads() if entry.not_before > self.now]
+        later = [entry.not_before for entry in self.heads() if self.now < entry.not_before < math.inf]
         assert self.engine.next_wake() == min(later, default=None)
 
     @invariant()

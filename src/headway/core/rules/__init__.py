@@ -1,0 +1,1 @@
+"""Rules, with which operators steer the handlers of a running group."""

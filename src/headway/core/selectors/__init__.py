@@ -1,0 +1,1 @@
+"""Selectors: conditions that choose records by key, header, age and so on."""

@@ -1,0 +1,158 @@
+"""Follows the rules of a group during a run, and applies each change at once.
+
+A member that cannot read the rules logs that, and goes on with the rules that it knows.
+"""
+
+import logging
+import threading
+import time
+
+import confluent_kafka as ck
+
+from headway.core.rules.rule import RULES_TOPIC, LimitRate, MakeDeadLetter, Rule, read_rule
+from headway.core.rules.rule_book import RuleBook
+from headway.errors import HeadwayError, UnreadableError
+from headway.execution.dispatch import Dispatch
+from headway.execution.gates.rules_gate import RulesGate
+from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
+from headway.kafka.missing_permissions import why_not_readable
+from headway.kafka.reading.compacted import TopicReader
+from headway.kafka.reading.tail import Tail
+from headway.kafka.rules_topic import create_rules_topic
+from headway.parallel.group_rate import GroupRate
+from headway.settings.config import Config
+
+log = logging.getLogger(__name__)
+
+_TRIES_AGAIN_AFTER = 10.0  # seconds
+_CLOSES_WITHIN = 2.0  # how long the end of the run waits for the thread, in seconds
+
+
+class RulesFollower:
+    """Keeps the rules of one group up to date in a gate, which becomes part of the dispatch with the first rule.
+
+    Args:
+        config: The connection's settings.
+        group: The group, without the level.
+        has_dead_letters: True if there is a topic for dead letters.
+    """
+
+    def __init__(
+        self, config: Config, group: str, dispatch: Dispatch, rate: GroupRate, *, has_dead_letters: bool
+    ) -> None:
+        self._config = config
+        self._group = group
+        self._dispatch = dispatch
+        self._rate = rate
+        self._has_dead_letters = has_dead_letters
+        self._gate = RulesGate(dispatch.engine, has_dead_letters=has_dead_letters)
+        self._rules: dict[str, Rule] = {}  # by the key of the record
+        self._book = RuleBook()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Read the rules and apply them, and follow their changes in a thread from now on."""
+        start: int | None = None
+        try:
+            start = self._read_all()
+        except HeadwayError as error:
+            self._log_failure(error)
+        self._thread = threading.Thread(target=self._follow, args=(start,), name="headway-rules", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, if there is one."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSES_WITHIN)
+
+    def _read_all(self) -> int:
+        """Read and apply all rules, and return the offset of the next change."""
+        with TopicReader(self._config) as reader:
+            create_rules_topic(reader.admin)
+            end = reader.bounds().ends([(RULES_TOPIC, 0)])[RULES_TOPIC, 0]
+            stored = reader.compacted(RULES_TOPIC, [0], BROKER_ANSWERS_WITHIN, is_over=self._ended.is_set)[0]
+        self._rules.clear()
+        for key, value in stored.items():
+            self._learn(key, value)
+        self._apply()
+        return end
+
+    def _follow(self, start: int | None) -> None:
+        while not self._ended.is_set():
+            try:
+                if start is None:
+                    self._ended.wait(_TRIES_AGAIN_AFTER)
+                    start = self._read_all()
+                self._follow_from(start)
+            except HeadwayError as error:
+                self._log_failure(error)
+            except Exception:  # without this thread, the member would apply outdated rules for the rest of the run
+                log.exception("Following the rules raised an unexpected error, and starts again.")
+            start = None
+
+    def _follow_from(self, start: int) -> None:
+        tail = Tail({**self._config, "auto.offset.reset": "earliest"}, RULES_TOPIC, 0, start)
+        try:
+            while not self._ended.is_set():
+                if (message := tail.take()) is not None:
+                    self._take(message)
+                elif (end := self._book.next_end()) is not None and end <= time.time() * 1000:
+                    self._apply()
+        finally:
+            tail.close()
+
+    def _take(self, message: ck.Message) -> None:
+        if (error := message.error()) is not None:
+            if missing := why_not_readable(error, RULES_TOPIC, self._config):
+                raise missing
+            return  # librdkafka tries again
+        key = (message.key() or b"").decode(errors="replace")
+        if key.rpartition("/")[0] == self._group:
+            self._learn(key, message.value())
+            self._apply()
+
+    def _learn(self, key: str, value: bytes | None) -> None:
+        if key.rpartition("/")[0] != self._group:
+            return
+        self._rules.pop(key, None)
+        if value is not None:
+            try:
+                self._rules[key] = read_rule(key, value)
+            except UnreadableError as error:
+                log.error("%s This member ignores the rule. A later version of Headway may have made it.", error)
+
+    def _apply(self) -> None:
+        now_ms = int(time.time() * 1000)
+        book = RuleBook(rule for rule in self._rules.values() if not rule.is_over(now_ms))
+        if book.rules == self._book.rules:
+            return
+        self._log_changes(book)
+        self._book = book
+        if any(isinstance(rule.action, LimitRate) for rule in book.rules):
+            self._rate.add(self._gate)
+        with self._dispatch.lock:
+            self._gate.use(book, time.monotonic())
+            self._dispatch.add(self._gate)
+        self._dispatch.feed()
+
+    def _log_changes(self, book: RuleBook) -> None:
+        before, after = set(self._book.rules), set(book.rules)
+        for rule in before - after:
+            log.info("The rule %s of the group %s no longer applies.", rule.id, rule.group)
+        for rule in after - before:
+            log.info("The rule %s of the group %s applies: %s", rule.id, rule.group, rule)
+            if isinstance(rule.action, MakeDeadLetter) and not self._has_dead_letters:
+                log.error(
+                    "The rule %s makes records dead letters, but the consumer has no dead_letter_topic. It holds the "
+                    "records instead.",
+                    rule.id,
+                )
+
+    def _log_failure(self, error: HeadwayError) -> None:
+        log.warning(
+            "The rules of the group %s cannot be read, so this member continues with the rules that it knows: %s",
+            self._group,
+            error,
+        )
