@@ -38,7 +38,7 @@ ALLOWED = {
     "spark": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "runtime", "workers"}
     | _BASE,
     "pipelines": {"settings"},
-    "rules": {"core", "kafka"},
+    "rules": {"core", "errors", "kafka", "runtime", "settings"},
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"workers"}
     | _BASE,

@@ -7,18 +7,12 @@ import logging
 import threading
 import time
 
-import confluent_kafka as ck
-
-from headway.core.rules.rule import RULES_TOPIC, LimitRate, MakeDeadLetter, Rule, read_rule
+from headway.core.rules.rule import LimitRate, MakeDeadLetter, Rule, read_rule
 from headway.core.rules.rule_book import RuleBook
 from headway.errors import HeadwayError, UnreadableError
 from headway.execution.dispatch import Dispatch
 from headway.execution.gates.rules_gate import RulesGate
-from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
-from headway.kafka.missing_permissions import why_not_readable
-from headway.kafka.reading.compacted import TopicReader
-from headway.kafka.reading.tail import Tail
-from headway.kafka.rules_topic import create_rules_topic
+from headway.kafka.reading.rules_topic import RuleChanges, read_rules
 from headway.parallel.group_rate import GroupRate
 from headway.settings.config import Config
 
@@ -69,15 +63,12 @@ class RulesFollower:
 
     def _read_all(self) -> int:
         """Read and apply all rules, and return the offset of the next change."""
-        with TopicReader(self._config) as reader:
-            create_rules_topic(reader.admin)
-            end = reader.bounds().ends([(RULES_TOPIC, 0)])[RULES_TOPIC, 0]
-            stored = reader.compacted(RULES_TOPIC, [0], BROKER_ANSWERS_WITHIN, is_over=self._ended.is_set)[0]
+        stored = read_rules(self._config, self._ended.is_set)
         self._rules.clear()
-        for key, value in stored.items():
+        for key, value in stored.values.items():
             self._learn(key, value)
         self._apply()
-        return end
+        return stored.end
 
     def _follow(self, start: int | None) -> None:
         while not self._ended.is_set():
@@ -93,25 +84,16 @@ class RulesFollower:
             start = None
 
     def _follow_from(self, start: int) -> None:
-        tail = Tail({**self._config, "auto.offset.reset": "earliest"}, RULES_TOPIC, 0, start)
+        changes = RuleChanges(self._config, start)
         try:
             while not self._ended.is_set():
-                if (message := tail.take()) is not None:
-                    self._take(message)
+                if change := changes.take():
+                    self._learn(*change)
+                    self._apply()
                 elif (end := self._book.next_end()) is not None and end <= time.time() * 1000:
                     self._apply()
         finally:
-            tail.close()
-
-    def _take(self, message: ck.Message) -> None:
-        if (error := message.error()) is not None:
-            if missing := why_not_readable(error, RULES_TOPIC, self._config):
-                raise missing
-            return  # librdkafka tries again
-        key = (message.key() or b"").decode(errors="replace")
-        if key.rpartition("/")[0] == self._group:
-            self._learn(key, message.value())
-            self._apply()
+            changes.close()
 
     def _learn(self, key: str, value: bytes | None) -> None:
         if key.rpartition("/")[0] != self._group:

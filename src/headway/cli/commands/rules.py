@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group()
 def rules() -> None:
-    """Hold, drop or limit the records of a running group.
+    """Hold, drop or limit the records of a running group, and end such rules.
 
     A rule applies to the members of a group that run with `rules=True`, within about a second, until it is ended. With
     --where, it chooses records by key, topic, level, partition, offset, tenant, attempts, error, age and header.NAME.
