@@ -59,8 +59,7 @@ def rules(kafka_cluster: Cluster) -> Iterator[Rules]:
 
 def wait_until_applied(log: pytest.LogCaptureFixture, *ids: str, members: int = 1) -> None:
     """Wait until all members have logged that the rules apply."""
-    for id_ in ids:
-        wait_for(lambda id_=id_: sum(f"The rule {id_} of " in each for each in log.messages) >= members)
+    wait_for(lambda: all(sum(f"The rule {id_} of " in each for each in log.messages) >= members for id_ in ids))
 
 
 def test_members_hold_what_a_rule_chooses_and_let_it_go_when_the_rule_ends(

@@ -63,7 +63,7 @@ class RulesOfAGroup(RuleBasedStateMachine):
         self.fates: Counter[tuple[TopicPartition, int]] = Counter()
         self.next = dict.fromkeys(PARTITIONS, 0)
         self.dispatch = Dispatch(self.engine, Retries(fixed_backoff(0)), SLOTS, self.wake)
-        self.dispatch.begin(ExecutorStub(self.start), letters=self)  # type: ignore[arg-type]
+        self.dispatch.begin(ExecutorStub(self.start), letters=self)
         for partition in PARTITIONS:
             self.engine.assign(partition, OffsetMap(0))
 

@@ -63,7 +63,7 @@ def dashboard(
     style: LogStyle,
     connection: ConnectionSettings,
 ) -> None:
-    """Show queues in a browser.
+    """Show queues in a browser: levels, offset maps, dead letters, schedules.
 
     The page reads everything from Kafka: it joins no group and commits nothing. By default it can be reached only from
     this machine, and changes nothing. Beyond loopback it needs a token. With --allow-actions, each action is logged
