@@ -58,7 +58,7 @@ class RulesOfAGroup(RuleBasedStateMachine):
         self.has_dead_letters = has_dead_letters
         self.wake = Wakeup()
         self.running: list[RecordAttempt] = []
-        self.rules: dict[str, Rule] = {}
+        self.in_force: dict[str, Rule] = {}
         self.records: dict[tuple[TopicPartition, int], Record] = {}
         self.fates: Counter[tuple[TopicPartition, int]] = Counter()
         self.next = dict.fromkeys(PARTITIONS, 0)
@@ -92,7 +92,7 @@ class RulesOfAGroup(RuleBasedStateMachine):
             "partition": attempt.partition.partition,
             "attempts": attempt.number - 1,
         }
-        return [each for each in self.rules.values() if each.selector is None or each.selector.matches(values.get)]
+        return [each for each in self.in_force.values() if each.selector is None or each.selector.matches(values.get)]
 
     @rule(
         partition=st.sampled_from(PARTITIONS),
@@ -115,7 +115,7 @@ class RulesOfAGroup(RuleBasedStateMachine):
 
     def use(self, rules: list[Rule]) -> None:
         with self.dispatch.lock:
-            self.rules = {each.id: each for each in rules}
+            self.in_force = {each.id: each for each in rules}
             self.counted: dict[str, set[RecordAttempt]] = {}
             # What ran when a limit was made is not counted, so the limit is checked only for what starts under it.
             self.limits_since = {each.id: True for each in rules if not self.running}
