@@ -1,9 +1,9 @@
 """Reads a topic as the only member of a group: `_member.py KIND ADDRESS TOPIC COUNT PER_SECOND [NAME=VALUE ...]`.
 
-KIND is poll, threads or loop. The program prints the CPU time per record in microseconds, and the largest memory of the
-process in MB. The program is a process of its own, so that both figures concern the consumer alone. The CPU time
-includes librdkafka's threads. The consumer takes at most PER_SECOND records per second; 0 means no limit. The last
-arguments are settings of the consumer.
+KIND is poll, threads, loop or plain, which is confluent-kafka without Headway. The program prints the CPU time per
+record in microseconds, and the largest memory of the process in MB. The program is a process of its own, so that both
+figures concern the consumer alone. The CPU time includes librdkafka's threads. The consumer takes at most PER_SECOND
+records per second; 0 means no limit. The last arguments are settings of the consumer.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 
+import confluent_kafka as ck
 import psutil
 from _cpu_clock import CpuClock
 
@@ -19,7 +20,9 @@ from headway import ConsumerRecord, Ordering, ParallelConsumer, PriorityConsumer
 
 SLOTS = 50
 LOOK_EVERY = 500  # records between two measurements of the memory
-WARM_UP = 0.2  # the fraction of the records whose CPU time is not counted, because it includes the start of the member
+# The fraction of the records whose CPU time is not counted. It includes the start of the member, and with thousands of
+# partitions also the time in which librdkafka begins to read them.
+WARM_UP = 0.5
 
 
 class Meter(CpuClock):
@@ -50,6 +53,18 @@ def poll(config: dict[str, object], topic: str, count: int, per_second: float) -
             meter.see(read)
             if per_second:
                 time.sleep(len(records) / per_second)
+    return meter
+
+
+def plain(config: dict[str, object], topic: str, count: int) -> Meter:
+    """Consume all records with confluent-kafka alone."""
+    meter, read = Meter(count), 0
+    consumer = ck.Consumer({**config, "enable.auto.commit": False})
+    consumer.subscribe([topic])
+    while read < count:
+        read += len(consumer.consume(500, 0.1))
+        meter.see(read)
+    consumer.close()
     return meter
 
 
@@ -85,7 +100,9 @@ def main() -> None:
         "auto.offset.reset": "earliest",
         **dict(setting.split("=", 1) for setting in settings),
     }
-    if kind == "poll":
+    if kind == "plain":
+        meter = plain(config, topic, int(count))
+    elif kind == "poll":
         meter = poll(config, topic, int(count), float(per_second))
     else:
         meter = parallel(kind, config, topic, int(count), float(per_second))

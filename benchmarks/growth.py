@@ -1,10 +1,11 @@
 """How does the CPU time per record grow with keys, partitions, tenants, levels and records in flight?
 
 The engine, the policies, the fetch buffer and the accumulator are measured without Kafka. For members with many
-partitions, a process of its own reads a topic from a broker (`_member.py`), and also reports its memory. Between two
-sizes, the CPU time per record may grow by at most log(1 + larger) / log(1 + smaller), which is the growth of a binary
-search. Levels are compared with one level, which needs no policy. The sizes of a row take turns, and the smallest
-figure of each size counts.
+partitions, a process of its own reads a topic from a broker (`_member.py`), and also reports its memory. The CPU time
+of a member is measured after its start. Between two sizes, the CPU time per record may grow by at most
+log(1 + larger) / log(1 + smaller), which is the growth of a binary search. A member may also grow as much as
+confluent-kafka alone. Levels are compared with one level, which needs no policy. The sizes of a row take turns, and the
+smallest figure of each size counts.
 """
 
 import gc
@@ -27,6 +28,7 @@ from confluent_kafka.cimpl import NewTopic
 from fairness import fill
 from matplotlib.figure import Figure
 
+from headway.core.engine.assignment import Assignment
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import make_slots
@@ -47,6 +49,8 @@ CHUNK = 16  # records of one partition in a fetch from many partitions, and reco
 COMMIT_EVERY = 50_000  # records; at 10,000 records per second and with the default interval of 5 s
 LANES, PARTITIONS, TENANTS = (10, 1_000, 10_000), (1, 100, 2_000), (100, 10_000)
 LEVELS, IN_FLIGHT = (1, 5, 10), (1_000, 10_000, 100_000)
+INCOMPLETE = (5_000, 20_000, 100_000)  # incomplete offsets of one partition, a tenth of all its offsets
+MEMBER_RECORDS, FLOOD_RECORDS = 300_000, 112_500
 RECORD_BYTES = 612
 MB = 1024 * 1024
 ERROR = ValueError()
@@ -206,6 +210,34 @@ def engine(count: int, **options: Any) -> float:
     return clock.microseconds
 
 
+def offset_map(count: int, *, incomplete: int) -> float:
+    """Finish the records of a partition whose offset map is fragmented, and ask after each 16 whether it is too large.
+
+    Whenever half of the incomplete records are finished, another partition begins.
+    """
+    clock, done, draw = CpuClock(count // 4, count), 0, random.Random(5)
+    while not clock.is_over(done):
+        clock.stop()
+        assignment: Assignment[Record] = Assignment(TopicPartition("orders", partition=0), OffsetMap(0), 1)
+        progress = assignment.progress
+        progress.receive(range(10 * incomplete))
+        left = draw.sample(range(10 * incomplete), incomplete)
+        for offset in {*range(10 * incomplete)}.difference(left):
+            progress.complete(offset)
+        assignment.finished = 9 * incomplete
+        assignment.is_pressed()
+        clock.go_on()
+        for begin in range(0, incomplete // 2, CHUNK):
+            for offset in left[begin : begin + CHUNK]:
+                progress.complete(offset)
+            assignment.finished += CHUNK
+            assignment.is_pressed()
+            done += CHUNK
+            if clock.is_over(done):
+                break
+    return clock.microseconds
+
+
 def polls(count: int, *, levels: int, policy: PolicyName) -> float:
     """Divide polls of 2,000 records among levels with a backlog."""
     _, tested = make_policy(policy, None, levels, POLL)
@@ -332,6 +364,7 @@ def rows() -> list[Row]:
         Row("engine", "in flight", IN_FLIGHT, engine, "in_flight", {"partitions": 10, **unordered}),
         Row("engine, all fail once", "in flight", IN_FLIGHT, engine, "in_flight", {"is_failing": True, **unordered}),
         Row("accumulator", "in flight", IN_FLIGHT, accumulator, "in_flight"),
+        Row("offset map", "incomplete offsets", INCOMPLETE, offset_map, "incomplete"),
     ]
     policies: list[PolicyName] = ["fair", "strict", "capacity_burst"]
     for policy in policies:
@@ -368,8 +401,11 @@ def measure_core(report: Report, row: Row, options: Options) -> Curve:
     return note(report, Curve(row, costs))
 
 
-def note(report: Report, curve: Curve) -> Curve:
-    """Add the figures to the report, and check how they grow."""
+def note(report: Report, curve: Curve, plain: Curve | None = None) -> Curve:
+    """Add the figures to the report, and check how they grow.
+
+    The growth of `plain`, the client without Headway, is also accepted.
+    """
     row = curve.row
     for size, cost in curve.costs.items():
         report.add(f"{row.case}: {size:,} {row.of}", "headway", cost, "µs a record")
@@ -381,6 +417,8 @@ def note(report: Report, curve: Curve) -> Curve:
         if after < NEGLIGIBLE:
             continue
         bound = log(1 + large) / log(1 + small)
+        if plain:
+            bound = max(bound, plain.costs[large] / plain.costs[small])
         report.at_most(f"{row.case}: {small:,} to {large:,} {row.of}", after / before, round(bound, 2))
     return curve
 
@@ -398,8 +436,8 @@ def members(report: Report, options: Options) -> list[Curve]:
 
     A quick run leaves the memory out, because filling 300 partitions takes too long.
     """
-    count, rounds = (20_000, 1) if options.quick else (112_500, 3)
-    kinds = ["loop"] if options.quick else ["poll", "loop"]
+    count, rounds = (20_000, 1) if options.quick else (MEMBER_RECORDS, 3)
+    kinds = ["plain", "loop"] if options.quick else ["plain", "poll", "loop"]
     sizes = PARTITIONS[:2] if options.quick else PARTITIONS
     flooded: list[int] = [] if options.quick else [10, 300]
     curves = [Curve(Row(f"member, {kind}", "partitions", PARTITIONS), {}) for kind in kinds]
@@ -409,7 +447,7 @@ def members(report: Report, options: Options) -> list[Curve]:
         for number in {*sizes, *flooded}:
             topics[number] = f"growth-{uuid.uuid4().hex[:8]}"
             admin.create_topics([NewTopic(topics[number], number, 1)])[topics[number]].result()
-            fill(servers, topics[number], number, count)
+            fill(servers, topics[number], number, count if number in sizes else FLOOD_RECORDS)
         for _ in range(rounds):
             for kind, curve in zip(kinds, curves, strict=True):
                 for number in sizes:
@@ -417,17 +455,20 @@ def members(report: Report, options: Options) -> list[Curve]:
                     curve.costs[number] = min(cost, curve.costs.get(number, cost))
         for number in flooded:
             for kind in ("threads", "loop", "poll"):
-                memory = member(kind, servers, topics[number], count // 2, 4_700)[1]
+                memory = member(kind, servers, topics[number], FLOOD_RECORDS // 2, 4_700)[1]
                 report.add(f"member, {kind}: {number} flooded partitions", "headway", memory, "MB")
                 report.at_most(f"member, {kind}: {number} flooded partitions, MB", memory, MEMORY_BOUND_MB)
-    return [note(report, curve) for curve in curves]
+    plain, *others = curves
+    return [note(report, plain, plain), *(note(report, curve, plain) for curve in others)]
 
 
 def plot(curves: Sequence[Curve], file: Path) -> None:
     """Draw each row beside the others of its kind."""
     kinds = list(dict.fromkeys(curve.row.of for curve in curves))
-    figure = Figure(figsize=(4 * len(kinds), 4.5), layout="constrained")
-    for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
+    columns = min(3, max(1, len(kinds)))
+    figure = Figure(figsize=(4 * columns, 4 * -(-len(kinds) // columns)), layout="constrained")
+    for number, kind in enumerate(kinds, start=1):
+        axes = figure.add_subplot(-(-len(kinds) // columns), columns, number)
         for curve in curves:
             if curve.row.of == kind:
                 axes.plot(list(curve.costs), list(curve.costs.values()), marker="o", label=curve.row.case)
