@@ -95,6 +95,7 @@ class Writing:
         self._names = names
         self._ladder = ladder
         self._own_names_begin = f"{names.name}."
+        self._dead_topic = names.dead
         self._targets = Targets(partitions_of)
         self._dead = Writable(names.dead, partitions_of, why_not, _LETTERS_WAIT)
         self._answers = Writable(names.answers, partitions_of, why_not, _NO_ANSWERS)
@@ -132,7 +133,7 @@ class Writing:
 
     def _delivery(self, write: Write, now: int) -> RelayRecord:
         message, schedule = write.record, write.schedule
-        if schedule.topic == self._names.dead and _is_letter(message):
+        if schedule.topic == self._dead_topic and _is_letter(message):
             headers = list(headers_of(message))[:-1]  # leave out the last header, which made the letter wait
             letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
             return self._now_or_later(letter)

@@ -125,8 +125,8 @@ class DueQueue:
         if first is None or first[0] > until:
             return None
         held = self._pop(first)
-        if first[4] == MEMORY:
-            self._last = max(self._last, first[:4])
+        if first[4] == MEMORY and (key := first[:4]) > self._last:
+            self._last = key
         self._is_done(held)
         return held
 

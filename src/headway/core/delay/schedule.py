@@ -5,6 +5,7 @@ can be read can also be delivered or refused, so that no record circulates forev
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
@@ -25,7 +26,8 @@ LONGEST_OWN = 250
 STORED_WITHIN = 60_000
 """How long a record may take to reach a delay topic after it was scheduled or moved, in milliseconds."""
 
-_is_topic = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}").fullmatch
+# Nearly all records of a round have the same few targets. The cache is small because forged names can be long.
+_is_topic = lru_cache(maxsize=32)(re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}").fullmatch)
 _HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL | re.ASCII)
 
 
