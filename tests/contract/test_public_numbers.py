@@ -246,6 +246,8 @@ ELSEWHERE = {
     r"ParallelConsumer\.(seek|seek_to_time) \w+": "as for a PriorityConsumer",
     r"ParallelConsumer\.subscribe topics": "as for a PriorityConsumer",
     r"ParallelConsumer\.supervise table": "the descriptor of a file",
+    r"((ParallelConsumer|Relay)\.watch_health|serve_probes) stalls_after": "by `check_above_zero`",
+    r"(HistogramValue|Metric|Sample)(\.of)? \w+": "given",
     r"worker \w+": "as ParallelConsumer",
     r"(Scheduler|ScheduleHandle|ChangeRequest)\.\w+ timeout": "a time-out, by `checked_timeout`",
     r"Scheduler\.\w+ (when|rule|expires\w*|older_than|level|partition)": "tests/unit/delay",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -15,6 +16,7 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries
 from headway.execution.dispatch import Dispatch
 from headway.execution.gates.expiry_gate import ExpiryGate
+from headway.kafka.binding.messages import FetchedColumns
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.start_questions import StartOffset
 from headway.parallel.brought_along import BroughtAlong
@@ -112,7 +114,10 @@ class World:
             )
             for offset in offsets
         ]
-        self.fetching.fetch(time.monotonic(), paused=False)
+        # Only the module of fetched messages can make them, so the test says what their columns are.
+        columns = FetchedColumns(list(offsets), [SIZE] * len(offsets), [len(offsets)] if offsets else [])
+        with patch("headway.parallel.fetching.fetched_columns", lambda messages: columns):
+            self.fetching.fetch(time.monotonic(), paused=False)
 
     def finish_all(self) -> None:
         with self.dispatch.lock:
