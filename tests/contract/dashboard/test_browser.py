@@ -121,6 +121,7 @@ def asked_of_kafka(load: Load) -> dict[str, Any]:
     return next(each for each in partitions if each["topic"] == f"{load.topic}-1" and each["partition"] == 2)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_page_under_load_shows_the_figures_of_the_broker_and_the_stuck_record_where_it_is(
     load: Load, browser: Browser
