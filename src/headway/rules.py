@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from headway.core.outgoing_record import OutgoingRecord
 from headway.core.rules.rule import (
     RULES_TOPIC,
@@ -84,7 +86,7 @@ class Rules(Closable):
                 f"The rule {rule.id!r} of the group {rule.group!r} needs a group, and an id without a '/'."
             )
         _ = rule.selector
-        rule = rule if rule.since else _made_now(rule)
+        rule = rule if rule.since else replace(rule, since=int(time.time() * 1000))
         create_rules_topic(self._reader.admin)
         self._store(rule.key, rule.encode())
         return rule
@@ -108,11 +110,6 @@ class Rules(Closable):
         if left or any(refused):
             reason = next(filter(None, refused), "Kafka did not answer")
             raise KafkaError(f"The rule {key} was not stored in {RULES_TOPIC}: {reason}.")
-
-
-def _made_now(rule: Rule) -> Rule:
-    fields = {name: getattr(rule, name) for name in rule.__struct_fields__}
-    return Rule(**{**fields, "since": int(time.time() * 1000)})
 
 
 def _rule_or_none(key: str, value: bytes) -> Rule | None:

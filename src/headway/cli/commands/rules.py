@@ -1,6 +1,5 @@
 """`headway rules`: hold, drop or limit the records of a running group."""
 
-import getpass
 import platform
 import time
 import uuid
@@ -9,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from headway.actions.marks import this_user
 from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.texts import local_time
@@ -66,18 +66,11 @@ def _set(
 ) -> None:
     now = int(time.time() * 1000)
     until = None if lasts is None else now + int(lasts * 1000)
-    by = f"{_user()}@{platform.node()}"
+    by = f"{this_user() or 'unknown'}@{platform.node()}"
     rule = Rule(id_ or f"r-{uuid.uuid4().hex[:4]}", group, action, where, by, why, now, until)
     with Rules(connection.config) as stored:
         stored.set(rule)
     click.echo(f"The rule {rule.id} of the group {group} is stored. End it with: headway rules end {group} {rule.id}")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # in a container, the user may have no name
-        return "unknown"
 
 
 @rules.command()

@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 _LOG_EVERY = 10.0  # the minimum time between two log lines, in seconds
 _RATE = "rule:"  # the prefix of the rules' rates among the names of shared rates
-_PRUNE_AT = (
-    1000  # parked records of revoked partitions are forgotten when a rule has twice as many as after the last time
-)
+# Parked records of revoked partitions are forgotten when this number of records is parked, and again each time the
+# number has doubled.
+_PRUNE_AT = 1000
 
 
 class RulesGate(Gate):
