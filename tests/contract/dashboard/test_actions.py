@@ -40,7 +40,7 @@ def letters_of(cluster: Cluster, topic: str, exceptions: list[str]) -> str:
 def arrived(cluster: Cluster, topic: str, count: int) -> list[bytes]:
     """Read what has arrived at level 1 of a topic, and see that nothing follows."""
     found: list[bytes] = []
-    with PriorityConsumer(cluster.consumer_config("reads-it-again")) as consumer:
+    with PriorityConsumer(cluster.consumer_config(f"reads-{topic}-again")) as consumer:
         consumer.subscribe(topic)
         deadline = time.monotonic() + 60
         while len(found) < count:
