@@ -66,6 +66,16 @@ class Later(NamedTuple):
     reason: str = "it is tried again later"
 
 
+class Move(NamedTuple):
+    """The decision of an operator to move a record, without a call of the handler.
+
+    In one transaction, a copy of the record is stored in the Kafka topic `topic`, and the record is marked as done.
+    """
+
+    topic: str
+    reason: str
+
+
 Verdict = Again | GiveUp | Later
 
 Backoff = Callable[[int, float], float]

@@ -27,7 +27,7 @@ from headway.core.retry import Again, GiveUp, Retries, Verdict
 from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
 from headway.execution.executor import Executor
-from headway.execution.failures import Failures, Letters, Schedules
+from headway.execution.failures import Failures, Letters, Moves, Schedules
 from headway.execution.gate import Gate
 from headway.execution.jobs import Job, RecordAttempt
 from headway.execution.measurements import Measurements
@@ -90,7 +90,7 @@ class Dispatch:
         # reports its end.
         self._running: dict[RecordAttempt, list[int] | None] = {}
         self._jobs = 0
-        self._to_store: deque[RecordAttempt] = deque()  # attempts whose dead letter or schedule must be sent now
+        self._to_store: deque[RecordAttempt] = deque()  # attempts whose record must be stored elsewhere now
         self._control_is_due = False
         self._alarms = [-1] * len(engine.ready)
         self._watched = False
@@ -114,6 +114,7 @@ class Dispatch:
         *,
         letters: Letters | None = None,
         schedules: Schedules | None = None,
+        moves: Moves | None = None,
         batch_size: int | None = None,
         of_one_partition: bool = False,
         is_supervised: bool = False,
@@ -124,12 +125,13 @@ class Dispatch:
             executor: The executor that runs the jobs.
             letters: The store of dead letters, if there is one.
             schedules: The store of records that will be retried much later, if there is one.
+            moves: The store of records that an operator moves to other topics, if there is one.
             batch_size: The maximum number of records in a job if the handler takes batches. Without it, each job has
                 one record.
             of_one_partition: True if all records of a job must belong to one partition.
             is_supervised: True if a supervisor takes care of records that kill this process.
         """
-        self._failures = Failures(self._retries, letters, schedules, is_supervised=is_supervised)
+        self._failures = Failures(self._retries, letters, schedules, moves, is_supervised=is_supervised)
         self._batch_size, self._of_one_partition = batch_size, of_one_partition
         self._executor = executor
 

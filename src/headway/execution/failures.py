@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from headway.core.engine import suspects
 from headway.core.engine.attempt import Attempt, FinalOutcome
-from headway.core.retry import Again, GiveUp, Later, Retries, Verdict, failure_behind
+from headway.core.retry import Again, GiveUp, Later, Move, Retries, Verdict, failure_behind
 from headway.core.user_errors import description_of
 from headway.errors import HandlerError
 from headway.execution.failure_log import FailureLog
@@ -36,6 +36,12 @@ class Schedules(Protocol):
     def send(self, attempt: RecordAttempt, error: BaseException, delay: Any) -> None: ...
 
 
+class Moves(Protocol):
+    """Moves records to other topics, and calls `Dispatch.stored` or `Dispatch.not_stored` for each of them."""
+
+    def send(self, attempt: RecordAttempt, move: Move) -> None: ...
+
+
 class Failures:
     """Decides what follows a failed attempt, and stores records that this consumer does not retry.
 
@@ -43,6 +49,7 @@ class Failures:
         retries: The rule that decides what follows a failed attempt.
         letters: The store of dead letters, if there is one.
         schedules: The store of records that will be retried much later, if there is one.
+        moves: The store of records that an operator moves, if there is one.
         is_supervised: True if a supervisor takes care of records that kill this process.
     """
 
@@ -51,12 +58,14 @@ class Failures:
         retries: Retries,
         letters: Letters | None = None,
         schedules: Schedules | None = None,
+        moves: Moves | None = None,
         *,
         is_supervised: bool = False,
     ) -> None:
         self._retries = retries
         self._letters = letters
         self._schedules = schedules
+        self._moves = moves
         self._is_supervised = is_supervised
         self._storing = threading.Lock()
         self._tracebacks = Tracebacks()
@@ -120,7 +129,7 @@ class Failures:
         return bool(self._letters or (self._schedules and isinstance(verdict, Later)))
 
     def store_all(self, attempts: deque[RecordAttempt]) -> None:
-        """Send the dead letters or schedules of these attempts, and remove the attempts from the queue.
+        """Send the dead letters, schedules or copies of these attempts, and remove the attempts from the queue.
 
         Any thread can call this, but only one thread sends at a time. A store can report to the dispatch before its
         `send` returns, and the report can lead to a nested call of this method. The nested call sends nothing, and the
@@ -136,9 +145,12 @@ class Failures:
                 self._storing.release()
 
     def store(self, attempt: RecordAttempt, outcome: FinalOutcome) -> None:
-        """Store the record of an attempt as a dead letter or as a schedule, according to the verdict."""
+        """Store the record of an attempt as a dead letter, as a schedule or in another topic, as the verdict says."""
         error, verdict = outcome
-        if isinstance(verdict, Later) and self._schedules:
+        if isinstance(verdict, Move):
+            if self._moves:
+                self._moves.send(attempt, verdict)
+        elif isinstance(verdict, Later) and self._schedules:
             self._schedules.send(attempt, error, verdict.delay)
         elif self._letters and verdict:
             self._letters.send(attempt, error, verdict.reason)

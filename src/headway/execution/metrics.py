@@ -26,6 +26,7 @@ class ParallelMetrics:
         deleted_unread: Offsets that were deleted before this consumer read them, by retention or by a user.
         held: Records that were fetched and that a rule keeps from starting now.
         dropped: Records that a rule has dropped.
+        moved: Records that were moved to other topics, without a call of the handler.
     """
 
     done: int
@@ -43,3 +44,4 @@ class ParallelMetrics:
     deleted_unread: int = 0
     held: int = 0
     dropped: int = 0
+    moved: int = 0

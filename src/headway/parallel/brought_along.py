@@ -83,3 +83,15 @@ def history_after(attempt: RecordAttempt, error: BaseException, group: str) -> H
     last = told(*name_and_text(error), time.time())
     first = told(*name_and_text(before.first_error), wall_time(before.first_at)) if before else last
     return after_attempt(record.kafka_topic, record.origin, since, attempt.number, attempt.untried, first, last, group)
+
+
+def history_of_copy(attempt: RecordAttempt, topic: str, group: str) -> History:
+    """Return the history of a record that is moved to another topic, with the attempts that have failed so far."""
+    record, before = attempt.record, attempt.failure
+    known = history_of(record.headers, record.kafka_topic)
+    since = record.timestamp if known is None or known.since is None else known.since
+    if before is None:
+        return History(topic, record.origin, since=since if since > 0 else None)
+    last = told(*name_and_text(before.error), wall_time(before.at))
+    first = told(*name_and_text(before.first_error), wall_time(before.first_at))
+    return after_attempt(topic, record.origin, since, before.attempts, before.untried, first, last, group)

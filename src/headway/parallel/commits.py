@@ -198,6 +198,8 @@ class Commits:
 
     def _send_due(self, now: float, partitions: Collection[TopicPartition] | None) -> None:
         """Send the commits that are due, limited to these partitions unless `partitions` is None."""
+        if self._parts.can_begin_transactions:
+            self._begin_transactions()
         busy = {level for each in self._pending for level in each.levels}
         for due in self._schedule.due(now):
             levels = due & self._levels_of(partitions)
@@ -210,6 +212,15 @@ class Commits:
                 self._send_if_any(levels, now, partitions)
             if partitions is None and not levels & busy:
                 self._schedule.began(levels, now)
+
+    def _begin_transactions(self) -> None:
+        """Commit in transactions from now on, unless an earlier plain commit could still reach the brokers.
+
+        If it arrived after a transaction, it would mark the moved records as not done.
+        """
+        if not self._pending and not self._answered_within:
+            self._parts.begin_transactions()
+            self._schedule.request()
 
     def _send_if_any(self, levels: set[int], now: float, partitions: Collection[TopicPartition] | None) -> None:
         with self._dispatch.lock:

@@ -498,6 +498,7 @@ class ParallelConsumer:
         return replace(
             self._dispatch.metrics(),
             refused=refused or self._commits.refused,
+            moved=self._parts.moved,
             deleted_unread=sum(sum(level.membership.deleted_unread.values()) for level in self._levels),
         )
 

@@ -31,13 +31,14 @@ from headway.parallel.batches import Batches
 from headway.parallel.dead_letters import DeadLetters, LetterTopic, most_bytes
 from headway.parallel.delayed_retries import DelayedRetries
 from headway.parallel.handler_spec import HandlerSpec
+from headway.parallel.moves import RecordMoves
 from headway.parallel.options import ParallelOptions
 from headway.parallel.outputs import HandlerOutputs, Sending, producer_for
 from headway.parallel.stream import Owner
 from headway.parallel.transactions import Transactions
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.wakeup import Wakeup
-from headway.settings.config import ParallelSettings
+from headway.settings.config import OutputSettings, ParallelSettings
 from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
@@ -70,8 +71,12 @@ class RunParts:
         self._supervision: Supervision | None = None
         self._life = Life(options.lifespan, connection_of(settings.kafka)) if options.lifespan else None
         self._clients: list[ClosableClient] = []
+        self._moves: RecordMoves | None = None
         self.transactions: Transactions | None = None
-        """Commits the transactions of the run. None before the run starts, and in commit modes without transactions."""
+        """Commits the transactions of the run.
+
+        None before the run starts. None in commit modes without transactions, until the first record is moved.
+        """
 
     def supervise(self, table: int, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> Supervision:
         """Write a table of running records into the file of this descriptor, and make suspects run alone."""
@@ -144,6 +149,8 @@ class RunParts:
             letters = letters or self._make_dead_letters(letter_topic)
         schedules = DelayedRetries(settings.kafka, settings.group, settings.scheduler, self._dispatch)
         self._clients.append(schedules)
+        moves = self._moves = self._make_moves(letter_topic)
+        self._clients.append(moves)
         # A transaction commits the outputs of a batch together with the offsets of all its records. If the records
         # belonged to several partitions, one of these partitions could be lost or handed over before the commit.
         of_one_partition = spec.sends and options.commit_mode == "transactional"
@@ -158,6 +165,7 @@ class RunParts:
             executor,
             letters=letters,
             schedules=schedules,
+            moves=moves,
             is_supervised=self._supervision is not None,
             batch_size=spec.batches.max_size if spec.batches else None,
             of_one_partition=of_one_partition,
@@ -173,6 +181,21 @@ class RunParts:
         """Use these credentials for all further logins of the run's clients."""
         for client in self._clients:
             client.set_sasl_credentials(username, password)
+
+    @property
+    def moved(self) -> int:
+        """The number of records that were moved to other topics."""
+        return self._moves.moved if self._moves else 0
+
+    @property
+    def can_begin_transactions(self) -> bool:
+        """True if records wait until a run without transactions begins to commit in transactions."""
+        return self._moves is not None and self._moves.is_ready
+
+    def begin_transactions(self) -> None:
+        """Commit in transactions from now on, because records must be moved. No plain commit must be pending."""
+        if self._moves is not None and self._moves.is_ready:
+            self.transactions = self._moves.begin_transactions()
 
     @property
     def failure(self) -> HeadwayError | None:
@@ -232,20 +255,39 @@ class RunParts:
         return letters
 
     def _make_transactions(self, spec: HandlerSpec, letter_topic: LetterTopic | None) -> Transactions:
-        client = self._make_producer(f"{self._settings.group}-{uuid.uuid4().hex}")
-        transactions = Transactions(
-            TransactionalWriter(client, self._why_not_writable, COMMIT_ANSWERED_WITHIN),
-            self._make_outputs(client, spec),
-            self._dispatch,
-            self._levels,
-            self._wake,
-            letter_topic,
-            has_generated_id="transactional.id" not in self._options.outputs.kafka,
-        )
+        client = self._make_producer(self._transactional_id())
+        has_generated_id = "transactional.id" not in self._options.outputs.kafka
+        transactions = self._transactions(client, self._make_outputs(client, spec), letter_topic, has_generated_id)
         transactions.fence()
         self._clients.append(transactions)
         self.transactions = transactions
         return transactions
+
+    def _transactions(
+        self, client: ProducerClient, outputs: HandlerOutputs, letter_topic: LetterTopic | None, has_generated_id: bool
+    ) -> Transactions:
+        return Transactions(
+            TransactionalWriter(client, self._why_not_writable, COMMIT_ANSWERED_WITHIN),
+            outputs,
+            self._dispatch,
+            self._levels,
+            self._wake,
+            letter_topic,
+            has_generated_id=has_generated_id,
+        )
+
+    def _transactional_id(self) -> str:
+        return f"{self._settings.group}-{uuid.uuid4().hex}"
+
+    def _make_moves(self, letter_topic: LetterTopic | None) -> RecordMoves:
+        def make() -> tuple[ProducerClient, Transactions]:
+            # Settings of the handler's outputs, such as `acks`, might not be possible with transactions.
+            settings, connection = OutputSettings.parse({}), self._connection()
+            client = producer_for(settings, connection, self._transactional_id(), most_bytes(self._settings.kafka))
+            outputs = HandlerOutputs(settings, client, None, connection, self._settings.scheduler)
+            return client, self._transactions(client, outputs, letter_topic, has_generated_id=True)
+
+        return RecordMoves(self._dispatch, self._settings.group, self._wake, make, self.transactions)
 
     def _make_outputs(self, client: ProducerClient, spec: HandlerSpec) -> HandlerOutputs:
         return HandlerOutputs(

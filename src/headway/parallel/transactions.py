@@ -136,6 +136,8 @@ class Transactions:
         self._refused: dict[int, str] = {}
         self.over = False
         """True if no further commit is possible."""
+        self.copies = 0
+        """The number of copies of moved records that were committed."""
 
     @property
     def refused(self) -> str | None:
@@ -259,7 +261,8 @@ class Transactions:
                 raise
         self.nothing_to_commit(_levels_of(parts))
         self._written.update(output.topic for output in outputs)
-        if letters := sum(output.returned is None for output in outputs):
+        self.copies += sum(output.is_copy for output in outputs)
+        if letters := sum(output.is_letter for output in outputs):
             self._dispatch.letters_committed(letters)
         for output, message in delivered:
             self._outputs.delivered(output, message)
@@ -369,15 +372,17 @@ class Transactions:
         """
         refused = outputs[index]
         topic = refused.topic
-        if refused.returned is None:
+        if refused.is_letter:
             if rejection.error in _TOO_LARGE and (smaller := halved(refused)):
                 return [*outputs[:index], smaller, *outputs[index + 1 :]]
             self._keep_back(outputs, topic, "A dead letter", self._explained(rejection))
+        if refused.is_copy and self._letters is None:
+            self._keep_back(outputs, topic, "The copy of a moved record", rejection)
         if rejection.error == FORBIDDEN and topic in self._written:
             self._keep_back(outputs, topic, "An output", rejection)
         refused_alike = [refused]
         if rejection.error == FORBIDDEN:
-            refused_alike = [each for each in outputs if each.returned is not None and each.topic == topic]
+            refused_alike = [each for each in outputs if not each.is_letter and each.topic == topic]
         for job in {id(each.job): each.job for each in refused_alike}.values():
             outputs = self._with_letters_for(outputs, job, f"An output for {topic} was refused: {rejection.reason}")
         return outputs

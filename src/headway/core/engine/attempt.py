@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from headway.core.engine.assignment import Assignment
-    from headway.core.retry import GiveUp, Later
+    from headway.core.retry import GiveUp, Later, Move
 
 R = TypeVar("R")
 
@@ -59,11 +59,12 @@ NOTHING_BROUGHT: Mapping[Any, Brought] = {}
 class FinalOutcome(NamedTuple):
     """The error of a record's last attempt, and the verdict on that attempt.
 
-    The verdict decides where the record is stored instead. If the verdict is None, the record is dropped.
+    The verdict decides where the record is stored instead. If the verdict is None, the record is dropped. A `Move` can
+    come before the first attempt; `error` then says who moves the record.
     """
 
     error: "BaseException"  # noqa: UP037 - the quotes let mypyc compile this field
-    verdict: GiveUp | Later | None
+    verdict: GiveUp | Later | Move | None
 
 
 class Attempt(Generic[R]):
@@ -117,7 +118,7 @@ class Attempt(Generic[R]):
         self.state = _READY  # stays unchanged when the partition is revoked; see `attempt_states.py`
         self.failure: FailedAttempts | None = None
         self.batch: AttemptBatch[R] | None = None
-        # set while a dead letter or a schedule for the failed record is being stored
+        # set while the record is being stored elsewhere: as a dead letter, as a schedule, or in another topic
         self.outcome: FinalOutcome | None = None
 
     @property
