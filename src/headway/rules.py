@@ -6,7 +6,7 @@
         rules.set(Rule("acme", "billing", Hold(), where="header.tenant = acme", why="their bank is down"))
         rules.end("billing", "acme")
 
-The members of the group must run with `rules=True`. `headway rules` is the command for the same.
+The members of the group must run with `steered=True`. `headway rules` is the command for the same.
 """
 
 import time
@@ -43,7 +43,7 @@ __all__ = ["Drop", "Hold", "LimitConcurrency", "LimitRate", "MakeDeadLetter", "R
 class Rules(Closable):
     """Stores, lists and ends the rules of groups.
 
-    The members of a group that run with `rules=True` apply each change within about a second.
+    The members of a group that run with `steered=True` apply each change within about a second.
 
         with Rules({"bootstrap.servers": "localhost:9092"}) as rules:
             rules.set(Rule("acme", "billing", Hold(), where="header.tenant = acme", why="their bank is down"))

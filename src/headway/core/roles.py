@@ -52,7 +52,7 @@ _PARALLEL = (
         "with `rate_limit` or `tenant_rate_limit`",
         ("Read Topic <rates>", "Write Topic <rates>", "Create Topic <rates>"),
     ),
-    RolePart("rules", "with `rules=True`", ("Read Topic headway-rules", "Create Topic headway-rules")),
+    RolePart("steered", "with `steered=True`", ("Read Topic headway-rules", "Create Topic headway-rules")),
     RolePart("outputs", "with outputs", ("Write Topic <output>",)),
     RolePart("dead letters", "with dead letters", ("Write Topic <dead letters>",)),
     RolePart("transactional", "with `commit_mode='transactional'`", ("Write TransactionalId <transactional id>",)),

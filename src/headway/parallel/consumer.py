@@ -124,8 +124,8 @@ class ParallelConsumer:
             connection pool. If the function has a parameter, it gets the connection's settings. The context is entered
             before the first record and left after the last handler. Handlers get the yielded object as
             `context.state`. With `executor="process"`, each process enters a context of its own.
-        rules: True to apply the rules that operators set with `headway rules` or `headway.rules.Rules`. This takes one
-            more client and one more thread.
+        steered: True to apply the rules that operators set with `headway rules` or `headway.rules.Rules`. This takes
+            one more client and one more thread.
 
     Raises `ConfigError` if a setting is outside its allowed range. Any thread can call `pause`, `resume`, `stop` and
     `close`.
@@ -172,7 +172,7 @@ class ParallelConsumer:
         )
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
         rules = None
-        if checked.rules:
+        if checked.steered:
             has_letters = checked.dead_letter_topic is not None
             connection = connection_of(settings.kafka)
             rules = RulesFollower(connection, settings.group, dispatch, control.rate, has_dead_letters=has_letters)

@@ -86,7 +86,7 @@ class ParallelOptionsDict(TypedDict, total=False):
     on_expired: OnExpired
     circuit_breaker: CircuitBreaker | None
     lifespan: Lifespan | None
-    rules: bool
+    steered: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class ParallelOptions:
     on_expired: OnExpired = "drop"
     circuit_breaker: CircuitBreaker | None = None
     lifespan: Lifespan | None = None
-    rules: bool = False
+    steered: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any], taker: str = "ParallelConsumer", others: Collection[str] = ()) -> Self:
@@ -145,7 +145,7 @@ class ParallelOptions:
         check_choice("ordering", self.ordering, tuple(Ordering))
         check_whole("max_concurrency", self.max_concurrency, 1)
         check_flag("adaptive", self.adaptive)
-        check_flag("rules", self.rules)
+        check_flag("steered", self.steered)
         for name in ("rate_limit", "key_rate_limit", "time_limit", "queue_time_warning", "expires_after"):
             if (limit := getattr(self, name)) is not None:
                 check_above_zero(name, limit)

@@ -28,7 +28,7 @@ class Group:
 
     def join(self, **options: Any) -> Member:
         member = Member(
-            consumer(self.cluster, self.topic, {"rules": True, "max_concurrency": 20} | options), self._note
+            consumer(self.cluster, self.topic, {"steered": True, "max_concurrency": 20} | options), self._note
         )
         self.members.append(member)
         return member

@@ -137,7 +137,7 @@ def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: b
 )
 @click.option("--transactional-id", metavar="ID", help="The transactional.id, if producer_config has one.")
 @click.option("--rate-limit", is_flag=True, help="The consumer has a rate_limit or tenant_rate_limit.")
-@click.option("--rules", is_flag=True, help="The consumer has rules=True.")
+@click.option("--steered", is_flag=True, help="The consumer has steered=True.")
 @_RETRY_LATER
 @_SCHEDULER
 @_role
@@ -151,7 +151,7 @@ def parallel(
     transactional: bool,
     transactional_id: str | None,
     rate_limit: bool,
-    rules: bool,
+    steered: bool,
     retry_later: bool,
     scheduler: str,
 ) -> Iterable[Permission]:
@@ -170,7 +170,7 @@ def parallel(
         "scheduler": [_named(scheduler)],
     }
     cases = {"outputs": outputs, "dead letters": dead_letters, "transactional": transactional or transactional_id}
-    return permissions_of("parallel", _cases(**cases, rates=rate_limit, rules=rules, due=retry_later), names)
+    return permissions_of("parallel", _cases(**cases, rates=rate_limit, steered=steered, due=retry_later), names)
 
 
 @acls.command()
@@ -372,7 +372,7 @@ def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Permissi
     }
     has_rates = worker.options.rate_limit is not None or worker.options.tenant_rate_limit is not None
     transactional = worker.options.commit_mode == "transactional"
-    declared = _cases(transactional=transactional, rates=has_rates, rules=worker.options.rules)
+    declared = _cases(transactional=transactional, rates=has_rates, steered=worker.options.steered)
     return permissions_of(role, [*cases, "outputs", "dead letters", *declared], names)
 
 

@@ -25,8 +25,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def rules() -> None:
     """Hold, drop or limit the records of a running group, and end such rules.
 
-    A rule applies to the members of a group that run with `rules=True`, within about a second, until it is ended. With
-    --where, it chooses records by key, topic, level, partition, offset, tenant, attempts, error, age and header.NAME.
+    A rule applies to the members of a group that run with `steered=True`, within about a second, until it is ended.
+    With --where, it chooses records by key, topic, level, partition, offset, tenant, attempts, error, age and
+    header.NAME.
 
     \b
       headway rules hold billing --where "header.tenant = acme" --for 30m --why "their bank is down"
