@@ -63,6 +63,7 @@ ONLY_IN = {
     "jinja2": {"dashboard"},
     "uvicorn": {"cli"},
     "prometheus_client": {"metrics"},
+    "opentelemetry": {"metrics", "tracing"},
     "matplotlib": {"experiments"},
 }
 
@@ -87,6 +88,7 @@ REPEATED = {
     "Time": "the same type: `records` imports nothing of Headway, not even `core.untrusted`",
     "OnRebalance": "the same type: `priority` and `parallel` do not import each other",
     "Topics": "the same type: `pipelines` and `workers` do not import each other",
+    "register": "the same call for each system that collects metrics",
     "main": "where a program starts: the command, and the process of one member",
     "parse": "the same for Spark's source and its sink: the options that Spark passes",
 }

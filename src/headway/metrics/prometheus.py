@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby
 from operator import attrgetter
-from typing import Protocol
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -13,18 +12,10 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from headway.metrics.histogram import HistogramValue
-from headway.metrics.samples import Measure, Sample, merge
+from headway.metrics.samples import Measurable, Measure, Sample, merge
 from headway.metrics.table import METRICS, Metric, MetricKind
 
 __all__ = ["register"]
-
-
-class Measurable(Protocol):
-    """A client that can be measured, such as a `ParallelConsumer` or a `Producer`."""
-
-    def measure(self) -> Measure:
-        """Measure this client from now on, and return a function that returns its samples."""
-        ...
 
 
 def register(*clients: Measurable, registry: CollectorRegistry = REGISTRY) -> Collector:

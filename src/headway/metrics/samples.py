@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Self
+from typing import Protocol, Self
 
 from headway.metrics.histogram import HistogramValue
 from headway.metrics.table import METRICS, Combine, Metric, MetricKind
@@ -42,6 +42,14 @@ class Sample:
 
 Measure = Callable[[], list[Sample]]
 """Returns the current samples of a client. Any thread can call it, even after the client was closed."""
+
+
+class Measurable(Protocol):
+    """A client that can be measured, such as a `ParallelConsumer` or a `Producer`."""
+
+    def measure(self) -> Measure:
+        """Measure this client from now on, and return a function that returns its samples."""
+        ...
 
 
 def merge(of_members: Iterable[Iterable[Sample]]) -> list[Sample]:

@@ -40,6 +40,7 @@ class Metric:
         help: What the metric means, in a sentence or two.
         combine: How the values of several processes become one.
         otel: The name for OpenTelemetry: that of the semantic conventions if they have one, and otherwise our own.
+            Histograms always have our own, because the conventions' names are for instruments that record each value.
         bounds: The upper bounds of a histogram's buckets, without the last bucket, which has no bound.
     """
 
@@ -94,10 +95,8 @@ def _gauge(name: str, unit: str, labels: tuple[str, ...], help: str, combine: Co
     return _add(name, MetricKind.GAUGE, unit, labels, help, combine)
 
 
-def _histogram(
-    name: str, unit: str, labels: tuple[str, ...], bounds: tuple[float, ...], help: str, otel: str = ""
-) -> Metric:
-    return _add(name, MetricKind.HISTOGRAM, unit, labels, help, otel=otel, bounds=bounds)
+def _histogram(name: str, unit: str, labels: tuple[str, ...], bounds: tuple[float, ...], help: str) -> Metric:
+    return _add(name, MetricKind.HISTOGRAM, unit, labels, help, bounds=bounds)
 
 
 # Handlers of a parallel consumer
@@ -169,7 +168,6 @@ HANDLER_DURATION = _histogram(
     _HANDLER,
     _DURATIONS,
     "How long an attempt held its slot: the handler's time. A batch counts once.",
-    otel="messaging.process.duration",
 )
 CIRCUIT_OPEN = _gauge(
     "headway_circuit_open",
@@ -339,7 +337,6 @@ CONSUMER_COMMIT_TIME = _histogram(
     ("group",),
     _DURATIONS,
     "How long Kafka took to acknowledge a commit.",
-    otel="messaging.client.operation.duration",
 )
 CONSUMER_REBALANCES = _counter(
     "headway_consumer_rebalances_total", "{rebalance}", ("group",), "How often partitions were assigned or revoked."
@@ -414,7 +411,6 @@ PRODUCER_DELIVERY_TIME = _histogram(
     ("client", "level"),
     _DURATIONS,
     "How long a record took from send to its delivery report.",
-    otel="messaging.client.operation.duration",
 )
 PRODUCER_SEND_WAIT = _histogram(
     "headway_producer_send_wait_seconds",
