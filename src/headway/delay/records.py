@@ -3,6 +3,7 @@
 import logging
 import math
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -83,6 +84,7 @@ class Writing:
         partitions_of: Takes a topic and a time limit in seconds, and returns how many partitions the topic has, or 0 if
             it does not exist.
         why_not: Takes a topic, and returns a sentence that explains why it refuses records, or None.
+        counts: Counts the dead letters.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Writing:
         ladder: Ladder,
         partitions_of: Callable[[str, float], int],
         why_not: Callable[[str], str | None],
+        counts: Counter[str],
     ) -> None:
         self._names = names
         self._ladder = ladder
@@ -102,6 +105,7 @@ class Writing:
         self._partitions_of = partitions_of
         self._why_not = why_not
         self._forbidden: dict[str, Writable] = {}  # targets to which this relay is not permitted to write
+        self._counts = counts
         self._now = 0
 
     def records(self, partition: int, tick: RelayTick, now: int) -> Iterator[RelayRecord]:
@@ -204,6 +208,7 @@ class Writing:
 
     def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> RelayRecord:
         """Make a dead letter: a copy of the record in its delay topic, with the reason for the failure."""
+        self._counts["dead letters"] += 1
         error = type(error)(str(error)[:_LONGEST_ERROR])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, because %s: %s", record, self._names.dead, reason, error)

@@ -69,7 +69,6 @@ _BROKER = ("client", "broker")
 _DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 # From five milliseconds to a week: records can wait as long as Kafka keeps them.
 _WAITS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 86400, 7 * 86400)
-_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 
 
 def _add(
@@ -390,7 +389,7 @@ PRODUCER_REFUSED = _counter(
     "headway_producer_refused_total",
     "{record}",
     _CLIENT,
-    "Calls of send that raised an error because the buffer was full.",
+    "Records for which the buffer was full: send raised an error, or waited for max.block.ms without success.",
 )
 PRODUCER_EXPIRED = _counter(
     "headway_producer_expired_total",
@@ -398,19 +397,13 @@ PRODUCER_EXPIRED = _counter(
     ("client", "topic", "level"),
     "Records that were not delivered within delivery.timeout.ms.",
 )
-PRODUCER_BATCH = _histogram(
-    "headway_producer_batch_records",
-    "{record}",
-    _CLIENT,
-    _COUNTS,
-    "How many records one delivery report of a batch concerned.",
-)
 PRODUCER_DELIVERY_TIME = _histogram(
     "headway_producer_delivery_seconds",
     "s",
     ("client", "level"),
     _DURATIONS,
-    "How long a record took from send to its delivery report.",
+    "How long a record took to its delivery report, from the time at which send accepted it. Some records are sampled, "
+    "and the others count with the time of the record before them.",
 )
 PRODUCER_SEND_WAIT = _histogram(
     "headway_producer_send_wait_seconds",
@@ -423,9 +416,13 @@ PRODUCER_SEND_WAIT = _histogram(
 # Relays
 
 RELAY_PENDING = _gauge(
-    "headway_relay_pending", "{record}", _LINE, "Records of a delay topic that the relay holds and has not delivered."
+    "headway_relay_pending",
+    "{record}",
+    _LINE,
+    "Records of a delay topic that are not delivered or moved yet, in memory and in Kafka. Kafka's part is counted in "
+    "offsets, as of the last fetch, so it includes the markers of transactions.",
 )
-RELAY_HELD = _gauge("headway_relay_held_bytes", "By", ("group",), "Memory that the held records take.")
+RELAY_HELD = _gauge("headway_relay_held_bytes", "By", ("group",), "Size of the records in the relay's memory.")
 RELAY_PARTITIONS = _gauge(
     "headway_relay_partitions", "{partition}", _LINE, "Partitions of a delay topic that this relay serves."
 )
@@ -434,7 +431,8 @@ RELAY_LATENESS = _histogram(
     "s",
     ("group",),
     _WAITS,
-    "How long after its due time a record was delivered. Records that are moved to another delay topic do not count.",
+    "How long after its due time a record was written to its topic. With exactly-once delivery, consumers can read it "
+    "some milliseconds later.",
 )
 RELAY_OVERDUE = _gauge(
     "headway_relay_overdue_seconds",
@@ -445,18 +443,23 @@ RELAY_OVERDUE = _gauge(
 )
 RELAY_DELIVERED = _counter("headway_relay_delivered_total", "{record}", ("group",), "Records that were delivered.")
 RELAY_MOVED = _counter(
-    "headway_relay_moved_total", "{record}", _LINE, "Records moved from this delay topic to one with shorter delays."
+    "headway_relay_moved_total", "{record}", _LINE, "Records moved from this delay topic to another delay topic."
 )
 RELAY_CANCELLED = _counter(
     "headway_relay_cancelled_total", "{record}", ("group",), "Records that were cancelled or replaced before delivery."
 )
 RELAY_FAILED = _counter(
-    "headway_relay_failed_total", "{record}", ("group",), "Records that their topic refused for good."
+    "headway_relay_failed_total", "{record}", ("group",), "Records that could not be delivered and became dead letters."
 )
 RELAY_TRANSACTIONS = _counter(
     "headway_relay_transactions_total", "{transaction}", ("group",), "Transactions that were committed."
 )
-RELAY_ABORTS = _counter("headway_relay_aborts_total", "{transaction}", ("group",), "Transactions that were aborted.")
+RELAY_ABORTS = _counter(
+    "headway_relay_aborts_total",
+    "{transaction}",
+    ("group",),
+    "Transactions that were aborted or could not be committed.",
+)
 RELAY_TAKEOVERS = _counter(
     "headway_relay_takeovers_total",
     "{partition}",
@@ -510,6 +513,20 @@ KAFKA_FETCH_QUEUE = _gauge(
 )
 KAFKA_FETCH_QUEUE_BYTES = _gauge(
     "headway_librdkafka_fetch_queue_bytes", "By", _CLIENT, "Size of the records that librdkafka has fetched ahead."
+)
+KAFKA_BATCH = _gauge(
+    "headway_librdkafka_batch_records",
+    "{record}",
+    ("client", "kafka_topic"),
+    "Mean number of records in the batches that a producer sent to the topic, in the last interval of the statistics.",
+    Combine.MEAN,
+)
+KAFKA_BATCH_BYTES = _gauge(
+    "headway_librdkafka_batch_bytes",
+    "By",
+    ("client", "kafka_topic"),
+    "Mean size of the batches that a producer sent to the topic, in the last interval of the statistics.",
+    Combine.MEAN,
 )
 KAFKA_QUEUED = _gauge(
     "headway_librdkafka_queued_records", "{record}", _CLIENT, "Records of a producer that librdkafka has not delivered."

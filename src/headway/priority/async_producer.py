@@ -7,6 +7,7 @@ on a worker thread.
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from headway.errors import ClosedError, ConfigError, DeliveryError
 from headway.kafka.producer.delivery import DeliveryFuture, Destination
 from headway.kafka.producer.headers import header_list
 from headway.kafka.producer.sendable import Offered
+from headway.metrics.samples import Measure
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.awaited_record import AwaitedRecord, Waiters
 from headway.priority.producer import REQUEST_TIMEOUT, Producer, ProducerMetrics
@@ -167,6 +169,10 @@ class AsyncProducer:
         """Return the counts of records: sent, delivered and failed since the start, and queued now."""
         return self._producer.metrics()
 
+    def measure(self) -> Measure:
+        """Measure this producer from now on, and return a function that returns its samples; see `Producer.measure`."""
+        return self._producer.measure()
+
     def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
         """Drop the waiting records, and return how many were dropped; see `Producer.purge`."""
         return self._producer.purge(topic=topic, level=level)
@@ -210,7 +216,7 @@ class AsyncProducer:
             del self._waiters[place]
 
     async def _wait(self, waiters: Waiters, record: AwaitedRecord, offered: Offered) -> RecordMetadata:
-        producer, taken = self._producer, False
+        producer, taken, began = self._producer, False, time.monotonic()
         try:
             async with asyncio.timeout(producer.max_block), waiters.first:
                 self._space.clear()
@@ -218,11 +224,14 @@ class AsyncProducer:
                     await self._space.wait()
                     self._space.clear()
         except TimeoutError:
-            record.destination.count_unsent().count_failure()
             within = f" within max.block.ms={producer.max_block * 1000:.0f}"
-            raise producer.destinations.buffer_full(record.destination, within) from None
+            error = producer.destinations.buffer_full(record.destination, within)
+            record.destination.count_unsent().count_failure(error)
+            raise error from None
+        finally:
+            producer.count_wait(began)
         if record.error is not None and not taken:  # the record's transaction was aborted while the record waited
-            record.destination.count_unsent().count_failure()
+            record.destination.count_unsent().count_failure(record.error)
             raise record.error
         return await record.awaited
 

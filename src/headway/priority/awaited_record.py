@@ -64,6 +64,8 @@ class AwaitedRecord:
         queue = self.queue
         if not queue.returned:
             queue.reported.append(queue)
+            if self.tally.destination.times is not None:
+                self.tally.destination.times.sample(self, message)
         queue.returned += self.size
         if error is not None:
             self.fail(not_delivered(self.destination, error))
@@ -78,7 +80,7 @@ class AwaitedRecord:
 
     def fail(self, error: Exception) -> None:
         """Mark the record as not delivered because of this error. Thread-safe."""
-        self.tally.count_failure()
+        self.tally.count_failure(error)
         self.error = error
         self.reported.append(self)
 

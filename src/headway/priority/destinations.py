@@ -1,5 +1,6 @@
 """The destinations of a producer's records: each topic and level that it has sent to, with its counts."""
 
+import threading
 from collections.abc import Iterator
 from operator import index
 
@@ -7,6 +8,7 @@ from headway.core.levels.naming import level_topic
 from headway.core.producer.queues import TopicQueues
 from headway.errors import BufferFullError, ConfigError
 from headway.kafka.producer.delivery import Destination
+from headway.kafka.producer.delivery_times import DeliveryTimes
 from headway.kafka.producer.sendable import Sendable
 from headway.kafka.producer.sender import Sender
 from headway.settings.config import no_such_level
@@ -23,6 +25,10 @@ class Destinations:
         self._sender = sender
         self.has_levels = levels is not None
         self.levels = range(levels or 1)
+        self.refused = 0
+        """The number of records for which the buffer had no space."""
+        self._counting = threading.Lock()
+        self._is_measured = False
         self._by_level: dict[int | None, dict[str, Destination]] = {level: {} for level in self.levels}
         self._delay_topics: dict[str, Destination] = {}
         self.open: dict[int | None, dict[str, Destination]] = {None: self._by_level[0]}
@@ -59,7 +65,16 @@ class Destinations:
 
     def _new(self, topic: str, level: int, kafka_topic: str, is_raw: bool) -> Destination:
         queues = self._sender.topic(kafka_topic, level)
-        return Destination(topic, level, kafka_topic, self._sender.client, queues, is_raw=is_raw)
+        new = Destination(topic, level, kafka_topic, self._sender.client, queues, is_raw=is_raw)
+        if self._is_measured:
+            new.times = DeliveryTimes(new)
+        return new
+
+    def measure(self) -> None:
+        """Measure the delivery times of all destinations from now on."""
+        self._is_measured = True
+        for each in self._all():
+            each.times = each.times or DeliveryTimes(each)
 
     def check_level(self, level: int | None, topic: str) -> None:
         """Raise `ConfigError` if a record cannot be sent at this level."""
@@ -103,7 +118,9 @@ class Destinations:
         return sum(each.counts().failed for each in self._all())
 
     def buffer_full(self, destination: Destination, within: str = "") -> BufferFullError:
-        """Return the error for a record for which the buffer has no space."""
+        """Count a record for which the buffer has no space, and return its error."""
+        with self._counting:
+            self.refused += 1
         return BufferFullError(
             f"The send buffer had no space for a record for {destination.topic}{within}: {self.queued()} records have "
             "no delivery report yet. Send more slowly, or raise buffer.memory or queue.buffering.max.messages."

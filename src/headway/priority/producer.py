@@ -1,6 +1,7 @@
 """The producer: it returns a future for each record, and offers flow control, levels, transactions and due times."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from headway.kafka.producer.headers import header_list
 from headway.kafka.producer.sendable import Offered
 from headway.kafka.producer.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
+from headway.metrics.samples import Measure
 from headway.priority.destinations import Destinations
+from headway.priority.producer_samples import ProducerSamples
 from headway.priority.producer_transactions import ProducerTransactions
 from headway.priority.producers_scheduler import ProducersScheduler
 from headway.priority.record_fields import fields_of, fields_of_now
@@ -88,6 +91,8 @@ class Producer(Closable):
         settings = ProducerSettings.parse(config)
         self.max_block = settings.max_block
         self._raises = on_full == "raise"
+        self._memory = settings.memory
+        self._client_name = str(settings.kafka.get("client.id") or "headway")
         levels = settings.levels or 1
         limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
         turns = make_turn_policy(policy, distributor, levels, max_wait=settings.max_wait)
@@ -103,6 +108,7 @@ class Producer(Closable):
                 settings.partitioner,
             )
             self.destinations = Destinations(self.sender, settings.levels)
+            self._samples: ProducerSamples | None = None
             self._transactions = ProducerTransactions(self.sender, self.destinations)
             # The scheduler's own client is not transactional, because it stores the schedules that are sent outside
             # transactions. The delay topics limit the size of the schedules, so this client does not need
@@ -224,10 +230,18 @@ class Producer(Closable):
         destination = offered[1]
         if self._raises:
             raise self.destinations.buffer_full(destination)
-        if not self.sender.offer_patiently(self.max_block, offered):
+        began = time.monotonic()
+        taken = self.sender.offer_patiently(self.max_block, offered)
+        self.count_wait(began)
+        if not taken:
             error = self.destinations.buffer_full(destination, f" within max.block.ms={self.max_block * 1000:.0f}")
             future.tally = destination.count_unsent()
             future.fail(error)
+
+    def count_wait(self, began: float) -> None:
+        """Count a call that has waited for buffer space since this monotonic time, if the producer is measured."""
+        if self._samples:
+            self._samples.waited(time.monotonic() - began)
 
     # Records with a due time
 
@@ -394,6 +408,17 @@ class Producer(Closable):
             queued=self.destinations.queued(),
             queued_bytes=self.sender.queued_bytes,
         )
+
+    def measure(self) -> Measure:
+        """Measure this producer from now on, and return a function that returns its samples.
+
+        `METRICS` in `headway.metrics` describes the samples. The function sends no request to Kafka, any thread can
+        call it, and after the producer was closed it returns the last totals. Further calls return the same function.
+        """
+        self.check_open()
+        if self._samples is None:
+            self._samples = ProducerSamples(self._client_name, self._memory, self.sender, self.destinations)
+        return self._samples.samples
 
     # Credentials and closing
 

@@ -3,6 +3,7 @@
 import base64
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -353,9 +354,9 @@ def test_every_record_in_a_line_can_be_decided_about_and_become_a_dead_letter_th
     assert found.size >= sum(
         len(part or b"") for part in (record.value(), record.key(), *dict(record.headers()).values())
     )
-    letter = Writing(TopicNames("d"), Ladder((1000,)), lambda topic, within: 1, lambda topic: None).dead_letter(
-        record, ScheduleError("why"), "of that"
-    )
+    letter = Writing(
+        TopicNames("d"), Ladder((1000,)), lambda topic, within: 1, lambda topic: None, Counter()
+    ).dead_letter(record, ScheduleError("why"), "of that")
     shown = Letter.of(
         Stored(letter.value, letter.key, letter.headers),  # type: ignore[arg-type]
         settled=False,
@@ -375,7 +376,7 @@ def test_whatever_lies_in_a_topic_of_dead_letters_can_be_shown(record: Any) -> N
 
 @given(RECORDS)
 def test_a_dead_letter_that_is_refused_for_its_size_shrinks_until_it_is_small_and_says_what_it_was(record: Any) -> None:
-    writing = Writing(TopicNames("d"), Ladder((1000,)), lambda topic, within: 1, lambda topic: None)
+    writing = Writing(TopicNames("d"), Ladder((1000,)), lambda topic, within: 1, lambda topic: None, Counter())
     letter: RelayRecord | None = writing.dead_letter(record, ScheduleError("why"), "of that")
     for _ in range(30):
         assert letter is not None

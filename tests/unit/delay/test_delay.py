@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
@@ -256,7 +257,7 @@ def test_what_a_dead_letter_says_of_a_forged_header_is_short_however_large_that_
     }
     with pytest.raises(ScheduleError) as raised:
         read_schedule(msgspec.json.encode(fields))
-    writing = Writing(TopicNames("delay"), Ladder((1000,)), lambda topic, within: 1, lambda topic: None)
+    writing = Writing(TopicNames("delay"), Ladder((1000,)), lambda topic, within: 1, lambda topic: None, Counter())
     letter = writing.dead_letter(Stored(), raised.value, "of that")
     assert sum(len(name) + len(value or "") for name, value in letter.headers or ()) < 5000
 

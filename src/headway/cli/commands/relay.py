@@ -86,7 +86,8 @@ def relay(
     is killed, the others take over its partitions within seconds. Records that come due while no relay is running are
     delivered when one runs again.
 
-    With --probes, /livez is red if the relay completes no rounds, and /readyz is green while it works.
+    With --probes, /livez is red if the relay completes no rounds, /readyz is green while it works, and /metrics has
+    its figures for Prometheus.
     """
     log_to_stderr(style, command="relay")
     _tune_process()
@@ -94,7 +95,7 @@ def relay(
     with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20, **fitting) as running:
         log.info("The relay of the scheduler %s is running. Stop it with Ctrl-C.", name)
         with (
-            probes_at(probes, running.watch_health, lambda: list),
+            probes_at(probes, running.watch_health, running.measure),
             on_terminate(lambda drain: running.stop()),
             Interrupt(running.stop) as interrupt,
         ):

@@ -129,6 +129,8 @@ class Changes:
         self._changes: dict[str, Change] = {}
         self._expiries: list[tuple[int, str]] = []
         self.changed: set[str] = set()  # the ids of schedules whose entries must be stored
+        self.ended_early = 0
+        """The number of pending schedules that were cancelled, or replaced by another schedule with the same id."""
 
     def __len__(self) -> int:
         return len(self._changes)
@@ -151,6 +153,7 @@ class Changes:
         before = self._changes.get(id_) or Change(0, 0, was_due, was_due, was_due)
         expires = max(was_due, due or 0, before.expires)
         change = Change(before.generation + 1, before.live, due, before.placed, expires, before.at)
+        self.ended_early += due is None and before.due is not None
         self._set(id_, change)
         self.changed.add(id_)
         return change
@@ -159,6 +162,7 @@ class Changes:
         """Record a new schedule whose id the user chose. Copies of earlier schedules with this id are not delivered."""
         before = self._changes.get(id_)
         generation = 0 if before is None else before.generation + 1
+        self.ended_early += before is not None and before.due is not None
         # Even a schedule that is already due must be remembered until its record has left its delay topic.
         change = Change(generation, generation, due, due, max(due, now, before.expires if before else 0), at)
         self._set(id_, change)

@@ -165,6 +165,16 @@ class DelayTopicWindow:
         return not self._rests
 
     @property
+    def held(self) -> int:
+        """The number of fetched records that have not been delivered or moved."""
+        return len(self._window) + self.holds
+
+    @property
+    def position(self) -> int:
+        """The offset after the last record that was fetched, or that was handled before a restart."""
+        return max(self._position, self.progress.end)
+
+    @property
     def head(self) -> Fetched | None:
         """The record that leaves next, or None if no record is in the window."""
         return self._window[0] if self._window else None

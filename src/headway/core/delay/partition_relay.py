@@ -67,6 +67,16 @@ class _MovedBounds(NamedTuple):
     until: int
 
 
+class HeldRecords(NamedTuple):
+    """How many records of a delay topic are held: fetched, and neither delivered nor moved.
+
+    `position` is the next offset to fetch.
+    """
+
+    records: int
+    position: int
+
+
 class PartitionRelay:
     """Decides what happens to all schedules of one partition number.
 
@@ -204,6 +214,7 @@ class PartitionRelay:
     def _hand_out(self, now: int) -> RelayTick:
         tick, self._tick = self._tick, RelayTick()
         tick.answers = self.commands.take_answers()
+        tick.ended_early, self.changes.ended_early = self.changes.ended_early, 0
         if tick.moved:
             self._unwritten.append(_MovedBounds(tick.moved, now + STORED_WITHIN))
         return tick
@@ -223,6 +234,22 @@ class PartitionRelay:
     def held(self) -> int:
         """The number of records that wait in memory."""
         return len(self.waiting)
+
+    @property
+    def held_bytes(self) -> int:
+        """The size of all fetched records that have not been delivered or moved, in bytes."""
+        return self.waiting.bytes + sum(each.bytes for each in self._windows.values())
+
+    def held_records(self) -> dict[int, HeldRecords]:
+        """Return how many records of each delay topic are held."""
+        return {delay_topic: HeldRecords(each.held, each.position) for delay_topic, each in self._windows.items()}
+
+    def earliest_due(self) -> int | None:
+        """Return the earliest due time of the records that are delivered or leave next, or None if there is none."""
+        heads = [each.head.schedule for each in self._windows.values() if each.head]
+        dues = [each.due for each in heads if isinstance(each, Schedule)]
+        first = self.waiting.first_due
+        return min(dues if first is None else [first, *dues], default=None)
 
     def committable(self) -> dict[int, int]:
         """Return, for each delay topic, the offset below which all records are done.

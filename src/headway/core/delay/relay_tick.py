@@ -70,6 +70,7 @@ class RelayTick:
     # Messages about time zones for which this machine has no data. The recurring schedules in these zones wait for a
     # relay that has the data.
     unknown_zones: set[str] = field(default_factory=set)
+    ended_early: int = 0  # how many pending schedules were cancelled or replaced
 
     def __len__(self) -> int:
         return len(self.writes) + len(self.refusals) + len(self.answers)

@@ -83,6 +83,7 @@ class ExactlyOnce(RelayOutput):
             self._renew(writer)
         moved = moves_of(ticks)
         while (rejection := self._attempt(writer, records, moved)) is not None:
+            self._counts["aborts"] += 1
             self._renew(writer, batches_of_one=True)
             if rejection.position is not None:
                 records = list(self._replaced(rejection, records[rejection.position], records))

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -67,6 +67,7 @@ class RelayParts(NamedTuple):
     ladder: Ladder  # the delay topics in use
     consumer: RelayConsumer  # a member of the group
     clock: BrokerClock  # estimates the brokers' time from the timestamps of acknowledged records
+    counts: Counter[str]  # what the relay has done since its start
 
 
 class RelayOutput(ABC):
@@ -76,7 +77,9 @@ class RelayOutput(ABC):
         self._names = parts.names
         self._consumer = parts.consumer
         self._clock = parts.clock
-        self._writing = Writing(parts.names, parts.ladder, self.partitions, partial(why_not_writable, parts.config))
+        self._counts = parts.counts
+        why_not = partial(why_not_writable, parts.config)
+        self._writing = Writing(parts.names, parts.ladder, self.partitions, why_not, parts.counts)
         self._uncommitted: Uncommitted | None = None
         self.done: dict[Partition, int] = {}
         """For each partition, the offset below which all records are handled, as far as this progress is stored."""
@@ -133,7 +136,12 @@ class RelayOutput(ABC):
         """If a commit is running, wait for it and note its offsets. Raises `KafkaError` if the commit failed."""
         if self._uncommitted is not None:
             uncommitted, self._uncommitted = self._uncommitted, None
-            self.done.update(uncommitted.result())
+            try:
+                self.done.update(uncommitted.result())
+            except KafkaError:
+                self._counts["aborts"] += 1
+                raise
+            self._counts["transactions"] += 1
 
 
 def moves_of(ticks: Ticks) -> Moved:

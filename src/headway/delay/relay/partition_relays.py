@@ -6,7 +6,7 @@ from typing import Any
 
 from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.ladder import Ladder
-from headway.core.delay.partition_relay import PartitionRelay
+from headway.core.delay.partition_relay import HeldRecords, PartitionRelay
 from headway.core.delay.relay_tick import RelayTick
 from headway.delay.records import command_from, fetched_from
 from headway.delay.relay.delay_topic_fitter import DelayTopicFitter
@@ -46,6 +46,24 @@ class PartitionRelays:
     def held(self) -> int:
         """The number of records that wait in memory."""
         return sum(relay.held for relay in list(self._relays.values()))
+
+    @property
+    def held_bytes(self) -> int:
+        """The size of all fetched records that have not been delivered or moved, in bytes."""
+        return sum(relay.held_bytes for relay in self._relays.values())
+
+    def held_records(self) -> dict[Partition, HeldRecords]:
+        """Return how many records of each partition of a delay topic are held."""
+        return {
+            (self._names.delay_topic(delay_topic), number): held
+            for number, relay in self._relays.items()
+            for delay_topic, held in relay.held_records().items()
+        }
+
+    def earliest_due(self) -> int | None:
+        """Return the earliest due time of the records that are delivered or leave next, or None if there is none."""
+        dues = (relay.earliest_due() for relay in self._relays.values())
+        return min((due for due in dues if due is not None), default=None)
 
     def add(self, number: int, relay: PartitionRelay, delay_topics: Sequence[int]) -> None:
         """Add the state machine for a partition number.
@@ -176,8 +194,10 @@ class PartitionRelays:
 
 
 def counts_of(ticks: Ticks) -> dict[str, int]:
-    """Return how many records were delivered, moved and refused in one round of decisions."""
+    """Return how many records were delivered, moved, refused, and cancelled or replaced in one round of decisions."""
     writes = [write for tick in ticks.values() for write in tick.writes]
     moved = sum(write.delay_topic is not None for write in writes)
     refused = sum(len(tick.refusals) for tick in ticks.values())
-    return {"delivered": len(writes) - moved, "moved": moved, "refused": refused, "rounds": 1}
+    ended_early = sum(tick.ended_early for tick in ticks.values())
+    delivered = len(writes) - moved
+    return {"delivered": delivered, "moved": moved, "refused": refused, "cancelled": ended_early, "rounds": 1}

@@ -27,6 +27,7 @@ from headway.delay.relay.partition_relays import PartitionRelays, counts_of
 from headway.delay.relay.permissions import LostPermissions, permissions_to_work, require_permissions
 from headway.delay.relay.predecessors import Predecessors
 from headway.delay.relay.producers import producer_settings
+from headway.delay.relay.relay_samples import RelaySamples
 from headway.delay.relay.restarts import Restarts
 from headway.delay.relay.round_timing import RoundTiming
 from headway.delay.relay.search import Searcher
@@ -40,6 +41,7 @@ from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.missing_permissions import is_of_the_group, lacks_a_permission
 from headway.kafka.reading.compacted import TopicReader
 from headway.metrics.health import CheckHealth, Health
+from headway.metrics.samples import Measure
 from headway.runtime.deferred_signals import allow_signals
 from headway.runtime.end_steps import EndSteps, construction
 from headway.runtime.flag import Flag
@@ -120,6 +122,9 @@ class Relay(Closable):
         consumer_config = {"group.id": name} | {key: each for key, each in config.items() if key not in PRODUCERS_OWN}
         self._lost = LostPermissions(self._producer_config, names, str(consumer_config["group.id"]))
         self._has_worked = False
+        self._group = str(consumer_config["group.id"])
+        self._client_name = str(config.get("client.id") or "headway")
+        self._samples: RelaySamples | None = None
         self._searcher = Searcher(self._connection, names, wake)
         self._relays = PartitionRelays(names, self._searcher, self._fitter)
         self._timing = RoundTiming(self._clock, self._relays, wake)
@@ -174,7 +179,11 @@ class Relay(Closable):
                     self._stand_back(self._lost.explain(error))
                 else:
                     self._restart(error)
+            if self._samples:
+                self._samples.look(self._round_at, self._timing.now)
         self._store_rest()
+        if self._samples:
+            self._samples.look(self._round_at or 0.0, self._timing.now, at_end=True)
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -221,6 +230,26 @@ class Relay(Closable):
     def held(self) -> int:
         """The number of records that wait in memory."""
         return self._relays.held
+
+    def measure(self) -> Measure:
+        """Measure this relay from now on, and return a function that returns its samples.
+
+        `METRICS` in `headway.metrics` describes the samples. The state of the delay topics is read between two rounds,
+        at most twice a second, without a request to Kafka. Any thread can call the function, also after the relay was
+        closed, and it then returns the last totals. Further calls return the same function.
+        """
+        self._check_open()
+        if self._samples is None:
+            self._samples = RelaySamples(
+                self._group,
+                self._names,
+                self.counts,
+                self._relays,
+                self._consumer.known_end,
+                lambda: self.refused is not None,
+                lambda: self._consumer.statistics.samples(self._client_name),
+            )
+        return self._samples.samples
 
     def watch_health(self, stalls_after: float = 300.0) -> CheckHealth:
         """Return a function that returns the relay's `Health`. Any thread can call it.
@@ -378,8 +407,11 @@ class Relay(Closable):
             self._relays.add(number, relay, delay_topics)
         if self._output is None:
             kind = ExactlyOnce if self._mode == "exactly-once" else LowLatency
-            self._output = kind(RelayParts(self._producer_config, self._names, ladder, self._consumer, self._clock))
+            self._output = kind(
+                RelayParts(self._producer_config, self._names, ladder, self._consumer, self._clock, self.counts)
+            )
         self._output.observe_clock(self._relays.commands_starts())
+        self.counts["takeovers"] += len(numbers)
         starts = self._relays.begin()
         self._deletions.begin_from(starts)
         self._consumer.begin({**starts, (self._names.ladder, 0): 0})
@@ -488,6 +520,8 @@ class Relay(Closable):
         self._unknown_zones.report(ticks.values())
         output.carry_out(ticks, self._relays.offsets(ticks), now)
         self.counts.update(counts_of(ticks))
+        if self._samples:
+            self._samples.carried_out(ticks, self._timing.now())
 
     def _may_send(self, output: RelayOutput) -> bool:
         """Return whether more records can be sent.

@@ -43,6 +43,9 @@ class _PartitionStatistics(msgspec.Struct):
 
 
 class _TopicStatistics(msgspec.Struct):
+    topic: str = ""
+    batchcnt: _AverageOf = msgspec.field(default_factory=_AverageOf)
+    batchsize: _AverageOf = msgspec.field(default_factory=_AverageOf)
     partitions: dict[str, _PartitionStatistics] = {}
 
 
@@ -98,6 +101,10 @@ class Statistics:
             table.KAFKA_REBALANCES: found.cgrp.rebalance_cnt if found.cgrp else 0,
         }
         samples = [Sample.of(metric, value, client) for metric, value in of_client.items()]
+        for topic in found.topics.values():
+            if topic.batchcnt.avg:  # otherwise no batch was sent in the last interval
+                samples.append(Sample.of(table.KAFKA_BATCH, topic.batchcnt.avg, client, topic.topic))
+                samples.append(Sample.of(table.KAFKA_BATCH_BYTES, topic.batchsize.avg, client, topic.topic))
         # A broker occurs more than once, because the group's coordinator has a connection of its own.
         return samples + merge(_of_broker(client, each) for each in found.brokers.values() if each.nodeid >= 0)
 

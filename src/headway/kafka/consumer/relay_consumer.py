@@ -19,8 +19,10 @@ from headway.kafka.admin import Admin
 from headway.kafka.binding.capi import Partition, committed, wake_on_events
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.statistics import Statistics
 from headway.kafka.binding.unpacking import UNPACKS, Unpacking, is_not_unpacked
 from headway.kafka.missing_permissions import is_refusal, why_refused
+from headway.kafka.reading.log_bounds import fetched_end
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
 from headway.settings.config import Config
@@ -65,6 +67,7 @@ class RelayConsumer:
         self._paused: set[Partition] = set()
         self._member_id = ""  # this member's id at the last assignment
         self._config = config
+        self.statistics = Statistics(config)
         self.assigned: set[Partition] = set()
         self.rebalanced = False
         self.refusal: AuthorizationError | None = None  # the missing permission; while it is set, nothing is read
@@ -73,7 +76,8 @@ class RelayConsumer:
 
     def _make_client(self) -> None:
         self._connection = Connection()
-        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **self._config, **_SETTINGS}, self._connection)
+        settings = {**_DEFAULTS, **self._config, **self.statistics.settings, **_SETTINGS}
+        self._consumer = make_client(ck.Consumer, settings, self._connection)
         wake_on_events(self._consumer, self._wake.fd)
 
     @property
@@ -180,6 +184,10 @@ class RelayConsumer:
                     log.warning("%s", self._unpacking.sentence(message))
             else:
                 log.warning("Fetching failed, and will be tried again: %s", error.str())
+
+    def known_end(self, partition: Partition) -> int | None:
+        """Return the end of a partition's log as of its last fetch, or None if it was not fetched from yet."""
+        return fetched_end(self._consumer, partition)
 
     def check(self) -> None:
         """Raise `AuthenticationError` if the brokers refuse this member's login."""

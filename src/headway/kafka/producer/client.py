@@ -26,6 +26,7 @@ from headway.kafka.binding.connection import Connection, change_credentials
 from headway.kafka.binding.error_causes import NO_ANSWER, is_purged, is_retriable, is_unanswered, refused
 from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_client
 from headway.kafka.binding.forks import made_before_fork, register_for_forks
+from headway.kafka.binding.statistics import Statistics
 from headway.kafka.binding.time_limits import ONLINE_WITHIN
 from headway.kafka.missing_permissions import is_refusal
 from headway.kafka.producer.headers import check_headers
@@ -108,6 +109,7 @@ class ProducerClient:
         self.config = {**_DEFAULTS, **config}
         self.is_idempotent = str(config.get("enable.idempotence", "")).lower() == "true" or "transactional.id" in config
         self._connection = Connection()
+        self.statistics = Statistics(config)
         self._refusal: AuthenticationError | None = None
         self._produced = 0
         self._missing: dict[str, str] = {}  # for each missing topic, a sentence that names similar existing topics
@@ -133,7 +135,7 @@ class ProducerClient:
 
     def _make_producer(self, batches_of_one: bool = False) -> None:
         self.batches_of_one = batches_of_one
-        settings = {**self.config, **(_BATCHES_OF_ONE if batches_of_one else {})}
+        settings = {**self.config, **self.statistics.settings, **(_BATCHES_OF_ONE if batches_of_one else {})}
         self.producer = make_client(ck.Producer, settings, self._connection)
         """librdkafka's producer. It is replaced by `renew` and after a fatal error."""
         self.calling = threading.Lock()

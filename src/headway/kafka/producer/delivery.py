@@ -5,6 +5,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 import confluent_kafka as ck
 
 from headway.core.levels.naming import how_to_create
+from headway.core.user_errors import class_name
 from headway.errors import DeliveryError, DeliveryRefusedError
 from headway.records.record_types import UNKNOWN_OFFSET, Header, RecordMetadata
 from headway.runtime.flag import WholeCondition
@@ -19,6 +21,7 @@ from headway.runtime.flag import WholeCondition
 if TYPE_CHECKING:
     from headway.core.producer.queues import Queue, TopicQueues
     from headway.kafka.producer.client import ProducerClient
+    from headway.kafka.producer.delivery_times import DeliveryTimes
     from headway.kafka.producer.sendable import Sendable
 
 log = logging.getLogger(__name__)
@@ -34,6 +37,9 @@ _SOME_LEVELS = 3  # number of levels in the example of a command
 _NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}
 
 _TIMED_OUT = {"_MSG_TIMED_OUT", "_TIMED_OUT"}
+
+_MOST_ERRORS = 20  # the number of classes of errors that are counted separately
+_OTHER_ERRORS = "other"
 
 _making_watchers = threading.Lock()  # protects the creation of a future's `_Watchers`
 _counting = threading.Lock()  # protects the counts of records
@@ -55,6 +61,7 @@ class Report(Protocol):
     def partition(self) -> int | None: ...
     def offset(self) -> int | None: ...
     def timestamp(self) -> tuple[int, int]: ...
+    def latency(self) -> float | None: ...
 
 
 ReportError = ck.KafkaError
@@ -79,10 +86,12 @@ class Tally:
         """The number of records that have neither been delivered nor failed yet."""
         return self.sent - self.delivered - self.failed
 
-    def count_failure(self) -> None:
-        """Count a failed record. Thread-safe."""
+    def count_failure(self, error: Exception) -> None:
+        """Count a record that failed with this error. Thread-safe."""
+        name, by_error = class_name(type(error)), self.destination.failed_by_error
         with _counting:
             self.failed += 1
+            by_error[name if name in by_error or len(by_error) < _MOST_ERRORS else _OTHER_ERRORS] += 1
 
     def add(self, other: "Tally") -> None:
         """Add the counts of another tally to this one."""
@@ -117,6 +126,12 @@ class Destination:
         self.topic = topic
         self.level = level
         self.kafka_topic = kafka_topic
+        self.failed_by_error: Counter[str] = Counter()
+        """The number of failed records by the class of their errors."""
+        self.expired = 0
+        """The number of failed records that were not delivered within their time limit."""
+        self.times: DeliveryTimes | None = None
+        """Measures delivery times, once the producer is measured."""
         self.tally = Tally(self)
         self._earlier: list[Tally] = []
         self._finished = Tally(self)  # the sum of the earlier tallies without unfinished records
@@ -147,6 +162,11 @@ class Destination:
                 counts.add(each)
         return counts
 
+    def count_expired(self) -> None:
+        """Count a record that was not delivered within its time limit. `Tally.count_failure` counts it, too."""
+        with _counting:
+            self.expired += 1
+
     def count_unsent(self) -> Tally:
         """Count a record that will fail before it is sent, and return the tally in which it is counted."""
         with _counting:
@@ -170,7 +190,12 @@ def without_offset(destination: Destination) -> DeliveryError | None:
 
 
 def not_delivered(destination: Destination, error: ReportError) -> DeliveryError:
-    """Return the error for a record that was not delivered, given the error in its report."""
+    """Return the error for a record that was not delivered, given the error in its report.
+
+    Counts the record as expired if it was not delivered within its time limit.
+    """
+    if error.name() in _TIMED_OUT:
+        destination.count_expired()
     topic, level, client = destination.topic, destination.level, destination.client
     if permission := client.missing_permission(error, destination.kafka_topic):
         return DeliveryRefusedError(f"A record for {topic} at level {level} was not delivered. {permission.missing()}")
@@ -321,6 +346,9 @@ class DeliveryFuture(Future[RecordMetadata]):
         if queue is not None:
             if not queue.returned:
                 queue.reported.append(queue)
+                # This is true once for each queue and round of reports, so a stream of records does not pay for it.
+                if self.tally.destination.times is not None:
+                    self.tally.destination.times.sample(self, message)
             queue.returned += self.size
         if error is not None:
             self.fail(not_delivered(self.destination, error))
@@ -343,7 +371,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         If the future has no callback, the error is also logged, because the caller might never look at the future.
         Failures with the same text are logged once every ten seconds; the metrics count all of them.
         """
-        self.tally.count_failure()
+        self.tally.count_failure(error)
         self._exception = error
         self._state = "FINISHED"
         if self._on_delivery is None and _failures.is_news(str(error), time.monotonic()):

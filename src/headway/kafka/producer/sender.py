@@ -285,7 +285,10 @@ class Sender(ClientOwner):
         if sum(batch.size for batch in batches) >= _BITE_BYTES:
             self._stirred.set()  # more records may be waiting
         late = f"it waited longer than delivery.timeout.ms{self.client.because()}"
-        failed: Failed = [(each, _why_not(each, late)) for each in self._accumulator.expired(now)]
+        expired = self._accumulator.expired(now)
+        for each in expired:
+            each.tally.destination.count_expired()
+        failed: Failed = [(each, _why_not(each, late)) for each in expired]
         for batch in batches:
             failed += self._produce_all(batch)
         self._waits = self._accumulator.waiting > 0

@@ -21,6 +21,9 @@ class Delivered:
     def timestamp(self) -> tuple[int, int]:
         return 1, 1_000
 
+    def latency(self) -> float:
+        return 0.25
+
 
 def _result_after(start: threading.Barrier, future: DeliveryFuture) -> RecordMetadata:
     start.wait()
@@ -156,7 +159,7 @@ def test_who_waits_for_what_was_sent_is_not_kept_by_what_is_sent_meanwhile() -> 
     destination.tally.sent += 1
     assert waited_for.under_way == 2
     before.delivered += 1
-    before.count_failure()
+    before.count_failure(DeliveryError("no"))
     assert waited_for.under_way == 0
 
 
@@ -167,7 +170,7 @@ def test_no_count_is_lost_when_a_new_tally_begins() -> None:
         tally.sent += number
         assert destination.unfinished()[-1] is tally
         tally.delivered += number - 1
-        tally.count_failure()
+        tally.count_failure(DeliveryError("no"))
     destination.count_unsent()
     counts = destination.counts()
     assert (counts.sent, counts.delivered, counts.failed) == (7, 3, 3)
