@@ -473,9 +473,9 @@ class Engine(Generic[R]):
         is_parked = parked.not_before > now and parked.state in (_WAITING, _BEHIND)
         if not is_parked or assignment.state in (_LEAVING, _GONE):
             return
-        if assignment.held is None:
+        if assignment.held is None and parked.state is _WAITING:
             self._waiting.end_wait(parked, now)
-        else:
+        else:  # it can start when its partition is released, or when it becomes the head of its lane
             parked.not_before = 0.0
 
     def fail(self, attempt: Attempt[R], error: BaseException, verdict: Verdict, now: float) -> bool:

@@ -87,6 +87,18 @@ def test_a_retry_comes_first_in_its_lane_when_its_time_has_come() -> None:
     assert (again.offset, again.number, again.failure.first_at) == (0, 2, NOW)
 
 
+def test_a_parked_record_of_a_batch_that_is_let_go_still_waits_for_the_record_before_it() -> None:
+    engine = engine_of(ORDERS, ordering=Ordering.KEY)
+    engine.receive(ORDERS, records([0, 1], lambda offset: b"a"), 0.0)
+    first, second = [engine.park(attempt, 0.0) for attempt in engine.take_batch(2, 0.0)]
+    assert first
+    assert second
+    engine.unpark(second, 0.0)
+    assert engine.take_batch(2, 0.0) == []
+    engine.unpark(first, 0.0)
+    assert offsets(engine.take_batch(2, 0.0)) == [0, 1]
+
+
 def test_a_retry_drops_nothing_that_is_received_while_it_waits() -> None:
     engine = engine_of(ORDERS, ordering=Ordering.KEY)
     engine.receive(ORDERS, records([0], key_of(1)), NOW)
