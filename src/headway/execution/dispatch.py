@@ -153,7 +153,7 @@ class Dispatch:
         with self.lock:
             of_gates = {name: count for gate in self._gates for name, count in gate.metrics().items()}
             return ParallelMetrics(
-                done=self._done,
+                done=self._done + sum(self.engine.skipped),
                 failed=self._failed,
                 dead_letters=self._dead_letters,
                 running=len(self._running),

@@ -9,7 +9,7 @@ class ParallelMetrics:
     """Totals since the consumer started, and the current numbers of its records.
 
     Attributes:
-        done: Records that are done, including dead letters and expired records.
+        done: Records that are done, including dead letters, and records that expired or were skipped or dropped.
         failed: Attempts that failed.
         dead_letters: Dead letters that were stored and, with transactions, committed.
         running: Records that occupy a slot.
@@ -27,6 +27,7 @@ class ParallelMetrics:
         held: Records that were fetched and that a rule keeps from starting now.
         dropped: Records that a rule has dropped.
         moved: Records that were moved to other topics, without a call of the handler.
+        skipped: Records that were skipped for a newer record of their key, because of `latest_only`.
     """
 
     done: int
@@ -45,3 +46,4 @@ class ParallelMetrics:
     held: int = 0
     dropped: int = 0
     moved: int = 0
+    skipped: int = 0

@@ -125,7 +125,7 @@ HANDLER_DONE = _counter(
     "headway_handler_done_total",
     "{record}",
     _HANDLER,
-    "Records that are done, including dead letters and expired records.",
+    "Records that are done, including dead letters, and records that expired or were skipped or dropped.",
     otel="messaging.client.consumed.messages",
 )
 HANDLER_FAILED = _counter(
@@ -145,6 +145,12 @@ HANDLER_DEAD = _counter(
 )
 HANDLER_EXPIRED = _counter(
     "headway_handler_expired_total", "{record}", _HANDLER, "Records that expired before they could be started."
+)
+HANDLER_SKIPPED = _counter(
+    "headway_handler_skipped_total",
+    "{record}",
+    _HANDLER,
+    "Records that were skipped for a newer record of their key, because of `latest_only`.",
 )
 HANDLER_TIMED_OUT = _counter(
     "headway_handler_timed_out_total", "{attempt}", _HANDLER, "Attempts that failed because of the time_limit."

@@ -126,6 +126,8 @@ class ParallelConsumer:
             `context.state`. With `executor="process"`, each process enters a context of its own.
         steered: True to apply the rules that operators set with `headway rules` or `headway.rules.Rules`. This takes
             one more client and one more thread.
+        latest_only: True to handle only the newest of the records of a key that were fetched and wait. The others are
+            done without a call of the handler. Running records, and records without a key, are never skipped.
 
     Raises `ConfigError` if a setting is outside its allowed range. Any thread can call `pause`, `resume`, `stop` and
     `close`.
@@ -163,7 +165,7 @@ class ParallelConsumer:
         tenancy = checked.tenancy()
         rate = None if checked.rate_limit is None else StartRate(checked.rate_limit)
         engine = _make_engine(checked, settings, tenancy)
-        gates = checked.gates(rate, engine.limits)
+        gates = checked.gates(rate, engine)
         dispatch = self._dispatch = Dispatch(engine, checked.all_retries, checked.max_concurrency, self._wake, gates)
         rates = [each for each in (rate, engine.limits) if each is not None]
         self._parts = RunParts(checked, settings, dispatch, self._levels, self._wake)
@@ -630,4 +632,5 @@ def _make_engine(
         tenants=None if tenancy is None else tenancy.weights,
         tenant_rate=None if tenancy is None else tenancy.rates,
         key_rate=options.key_rate_limit,
+        latest_only=options.latest_only,
     )

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from headway.core.engine.assignment import PartitionProgress
@@ -113,8 +114,10 @@ class ConsumerSamples:
                 for level, value in enumerate(measured.queue_times())
             ),
             *(
-                Sample.of(table.LEVEL_DONE, done, self._group, level)
-                for level, done in enumerate(measured.done_of_levels)
+                Sample.of(table.LEVEL_DONE, done + skipped, self._group, level)
+                for level, (done, skipped) in enumerate(
+                    zip_longest(measured.done_of_levels, engine.skipped, fillvalue=0)
+                )
             ),
         ]
         return _ConsumerMoment(
@@ -141,6 +144,7 @@ class ConsumerSamples:
             table.HANDLER_DONE: counts.done,
             table.HANDLER_DEAD: counts.dead_letters,
             table.HANDLER_EXPIRED: counts.expired,
+            table.HANDLER_SKIPPED: counts.skipped,
             table.HANDLER_ABANDONED: counts.abandoned,
             table.HANDLER_LATE: counts.late,
             table.CIRCUIT_OPEN: int(counts.circuit_open),

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypedDict, TypeVar
 
 from headway.core.engine.circuit import CircuitBreaker
+from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering, OrderingName
-from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.slot_policies import SlotPolicy, make_slots
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import is_topic_name
@@ -37,6 +37,7 @@ from headway.execution.gates.adaptive_limit import AdaptiveLimit
 from headway.execution.gates.circuit_gate import CircuitGate
 from headway.execution.gates.named_rates import NamedRates
 from headway.execution.gates.queue_times import QueueTimes
+from headway.execution.gates.skipped_records import SkippedRecords
 from headway.execution.gates.start_rate import StartRate
 from headway.execution.lifespan import Lifespan, check_lifespan
 from headway.parallel.tenancy import Tenancy, Tenant
@@ -87,6 +88,7 @@ class ParallelOptionsDict(TypedDict, total=False):
     circuit_breaker: CircuitBreaker | None
     lifespan: Lifespan | None
     steered: bool
+    latest_only: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,7 @@ class ParallelOptions:
     circuit_breaker: CircuitBreaker | None = None
     lifespan: Lifespan | None = None
     steered: bool = False
+    latest_only: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any], taker: str = "ParallelConsumer", others: Collection[str] = ()) -> Self:
@@ -146,6 +149,7 @@ class ParallelOptions:
         check_whole("max_concurrency", self.max_concurrency, 1)
         check_flag("adaptive", self.adaptive)
         check_flag("steered", self.steered)
+        check_flag("latest_only", self.latest_only)
         for name in ("rate_limit", "key_rate_limit", "time_limit", "queue_time_warning", "expires_after"):
             if (limit := getattr(self, name)) is not None:
                 check_above_zero(name, limit)
@@ -169,6 +173,20 @@ class ParallelOptions:
             check_lifespan(self.lifespan)
         self._check_dead_letters()
         self._check_tenants()
+        if self.latest_only:
+            self._check_latest_only()
+
+    def _check_latest_only(self) -> None:
+        if self.ordering not in (Ordering.KEY, Ordering.KEY_IF_ANY):
+            raise ConfigError(
+                f"latest_only skips records for newer ones with the same key, but ordering is {str(self.ordering)!r}. "
+                "Use ordering='key' or 'key_if_any'."
+            )
+        if self.tenant is not None and not (isinstance(self.tenant, str) and self.tenant.partition(":")[0] == "key"):
+            raise ConfigError(
+                f"latest_only skips records for newer ones with the same key, but with tenant={shown(self.tenant)} "
+                "these can belong to other tenants. Use tenant='key' or tenant='key:SEPARATOR'."
+            )
 
     def _check_dead_letters(self) -> None:
         topic = self.dead_letter_topic
@@ -259,7 +277,7 @@ class ParallelOptions:
             return None
         return Tenancy(self.tenant, self.tenant_weights, self.tenant_rate_limit)
 
-    def gates(self, rate: StartRate | None, limits: RateLimits[ConsumerRecord] | None) -> list[Gate]:
+    def gates(self, rate: StartRate | None, engine: Engine[ConsumerRecord]) -> list[Gate]:
         """Make the gates of one consumer for the optional features in use.
 
         The gates for expiry and supervision are added later, when they are needed.
@@ -271,10 +289,12 @@ class ParallelOptions:
             gates.append(AdaptiveLimit(self.max_concurrency))
         if rate is not None:
             gates.append(rate)
-        if limits is not None:
-            gates.append(NamedRates(limits))
+        if engine.limits is not None:
+            gates.append(NamedRates(engine.limits))
         if self.queue_time_warning is not None:
             gates.append(QueueTimes(self.queue_time_warning))
+        if self.latest_only:
+            gates.append(SkippedRecords(engine))
         return gates
 
 

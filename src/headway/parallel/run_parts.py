@@ -10,7 +10,7 @@ from headway.core.engine.suspects import Suspect
 from headway.core.levels.naming import LevelSubscription, unread_levels
 from headway.core.permissions import Permission
 from headway.declarations import is_coroutine_function
-from headway.errors import AuthorizationError, HeadwayError, KafkaError
+from headway.errors import AuthorizationError, ConfigError, HeadwayError, KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
 from headway.execution.executor import Executor
@@ -88,9 +88,14 @@ class RunParts:
     def handler(self, spec: HandlerSpec) -> WithContext:
         """Return the handler in the form that executors call, with the lifespan's state in its context.
 
-        Raises `ConfigError` if the handler cannot be called, or cannot be used with the lifespan.
+        Raises `ConfigError` if the handler cannot be called, or cannot be used with the lifespan or `latest_only`.
         """
         handler = spec.checked(self._options.executor)
+        if spec.batches and self._options.latest_only:
+            raise ConfigError(
+                "latest_only leaves one waiting record of each key, so a batch of the records of a key would have one "
+                "record. Leave out batches or latest_only."
+            )
         if not self._life:
             return handler
         self._life.check(handler)

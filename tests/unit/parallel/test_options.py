@@ -43,6 +43,21 @@ def test_options_go_from_one_consumer_to_another_as_they_are() -> None:
     assert ParallelOptions(**options.as_keywords()) == options
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"ordering": "partition"}, "Use ordering='key' or 'key_if_any'"),
+        ({"ordering": "unordered"}, "Use ordering='key' or 'key_if_any'"),
+        ({"tenant": "header:customer"}, "Use tenant='key'"),
+        ({"tenant": lambda record: None}, "Use tenant='key'"),
+    ],
+)
+def test_latest_only_is_refused_where_a_key_would_not_decide(options: Any, sentence: str) -> None:
+    ParallelOptions(latest_only=True, tenant="key:/")
+    with pytest.raises(ConfigError, match=sentence):
+        ParallelOptions(latest_only=True, **options)
+
+
 DECLARED = """
 from headway import ConsumerRecord, ParallelConsumer, worker
 

@@ -164,6 +164,11 @@ class Attempt(Generic[R]):
         again.state = _BEHIND  # until it becomes the head of its lane
         return again
 
+    def take_over(self, newer: Attempt[R]) -> None:
+        """Become an attempt at a newer record of the same lane, in this attempt's place in the queue."""
+        self.record, self.offset, self.size = newer.record, newer.offset, newer.size
+        self.not_after, self.failure = newer.not_after, newer.failure
+
     def _copy(self) -> Attempt[R]:
         return Attempt(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
 

@@ -28,6 +28,7 @@ from headway.core.engine.attempt import NOTHING_BROUGHT, Attempt, Brought, Tenan
 from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.backpressure import Backpressure
 from headway.core.engine.batching import Batching
+from headway.core.engine.conflation import Conflation
 from headway.core.engine.lanes import ALONE, Ordering
 from headway.core.engine.next_slots import NextSlots, SlotCount
 from headway.core.engine.partition_states import PartitionEvent, PartitionState
@@ -75,6 +76,8 @@ class Engine(Generic[R]):
         rank_of: A function that returns the rank of a record. Among the heads of a partition's lanes, the head with the
             highest rank runs first. By default, the head that arrived first runs first. Ranks cannot be combined with
             tenants.
+        latest_only: True to skip waiting records for which a newer record of their key has arrived. This requires an
+            ordering by key.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Engine(Generic[R]):
         tenant_rate: float | Callable[[str], float | None] | None = None,
         key_rate: float | None = None,
         rank_of: Callable[[R], float] | None = None,
+        latest_only: bool = False,
     ) -> None:
         self._ordering = ordering
         self._buffer = buffer
@@ -124,6 +128,7 @@ class Engine(Generic[R]):
         self._orders = count()
         self._waiting = WaitingHeads(self._entrances, self._orders)
         self._epochs = count(1)
+        self._conflation: Conflation[R] | None = Conflation(self._budgets) if latest_only else None
 
     # Partitions
 
@@ -335,6 +340,10 @@ class Engine(Generic[R]):
         has_failed = bool(assignment.earlier)
         if has_failed:
             assignment.recall(attempts, now)
+        if self._conflation is not None:
+            attempts, renewed = self._conflation.merge(assignment, attempts, brought)
+            for attempt in renewed:
+                self.unpark(attempt, now)  # a newer record does not wait until the older one would be retried
         if assignment.held is not None:
             assignment.held += assignment.lanes.extend(attempts)
             return
@@ -437,9 +446,12 @@ class Engine(Generic[R]):
         """Put a record back at the head of its lane for its next attempt, which starts at the time `at` or later.
 
         If an error is given, this attempt counts as failed; otherwise it does not count. `untried` has the same meaning
-        as in the verdict `Again`. Returns False in the same cases as `finish`.
+        as in the verdict `Again`. If the engine skips records for newer ones, and a newer record of the key waits, this
+        record is skipped instead. Returns False in the same cases as `finish`.
         """
         if attempt.state is _RUNNING and attempt.assignment.state is not _GONE:
+            if self._skips_instead(attempt, now):
+                return True
             again = attempt.again(at, error, now, untried)
             if error is not None and self._commits and again.failure:
                 attempt.assignment.note_failure(attempt.offset, again.failure)
@@ -452,14 +464,17 @@ class Engine(Generic[R]):
     ) -> Attempt[R] | None:
         """Make a record wait until a time, or until `unpark` is called. The attempt gives back its slot.
 
-        With `lets_pass`, the record leaves its lane, so that later records of the lane do not wait for it. Returns the
-        attempt that waits, or None in the cases in which `finish` returns False.
+        With `lets_pass`, the record leaves its lane, so that later records of the lane do not wait for it. It stays in
+        its lane nevertheless if a later record would replace it anyway. Returns the attempt that waits, or None if the
+        record was skipped for a newer one, and in the cases in which `finish` returns False.
         """
         if attempt.state is not _RUNNING or attempt.assignment.state is _GONE:
             self._report_late(attempt, now)
             return None
+        if self._skips_instead(attempt, now):
+            return None
         parked = attempt.again(until, None, now)
-        if lets_pass and attempt.lane is not ALONE:
+        if lets_pass and attempt.lane is not ALONE and self._conflation is None:
             parked.lane = ALONE
             self._leave_lane(attempt, (), now)
             self._place(parked, now)
@@ -570,6 +585,11 @@ class Engine(Generic[R]):
         return any(queue.ready and level not in full for level, queue in enumerate(self._levels))
 
     @property
+    def skipped(self) -> Sequence[int]:
+        """How many records of each level were skipped because a newer record of their key had arrived."""
+        return self._conflation.skipped if self._conflation is not None else ()
+
+    @property
     def has_space(self) -> list[bool]:
         """Whether each level has few enough ready records that further ones are being fetched."""
         return [
@@ -636,6 +656,14 @@ class Engine(Generic[R]):
         head = assignment.lanes.advance(attempt, again)
         if head is not None:
             self._place(head, now)
+
+    def _skips_instead(self, attempt: Attempt[R], now: float) -> bool:
+        """Skip the record of a running attempt that would wait again, if a newer record of its key waits already."""
+        if self._conflation is None or not self._conflation.replaces(attempt):
+            return False
+        self._conflation.skip(attempt)
+        self._leave_lane(attempt, (), now)
+        return True
 
     def _place(self, head: Attempt[R], now: float) -> None:
         assignment = head.assignment

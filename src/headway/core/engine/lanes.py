@@ -106,6 +106,10 @@ class Lanes(Generic[R]):
             attempt.next, behind = behind, attempt
         return behind
 
+    def last(self, lane: Hashable) -> Attempt[R] | None:
+        """Return the attempt at the last record of a lane with a name, or None if the lane is empty."""
+        return self._last.get(lane)
+
     def clear(self) -> None:
         """Forget all lanes."""
         self._last.clear()

@@ -130,13 +130,13 @@ class RulesGate(Gate):
                 return False
         for rule in rules:
             if isinstance(rule.action, LimitRate):
-                at = self._rates[rule.id].of((attempt.partition, attempt.offset), now)
+                at = self._rates[rule.id].of(attempt.order, now)
                 if at > now:
                     self._park(attempt, rule, now, at)
                     return False
         for rule in rules:
             if isinstance(rule.action, LimitRate):
-                self._rates[rule.id].started((attempt.partition, attempt.offset))
+                self._rates[rule.id].started(attempt.order)
         if of_concurrency:
             ids = [rule.id for rule in of_concurrency]
             self._running.update(ids)
