@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 from confluent_kafka.cimpl import NewTopic
 
 from headway.core.permissions import Permission
@@ -144,7 +145,7 @@ class OwnPermissions:
                 ("a test would end the open transaction of the producer that uses this id"),
             )
         own = {"transactional.id": f"{permission.name}{_PROBE}", "error_cb": lambda error: None, "logger": _silent}
-        producer = make_client(ck.Producer, {**self._kafka, **own})
+        producer = make_client(cimpl.Producer, {**self._kafka, **own})
         try:
             # Without a connection, librdkafka searches for the coordinator only twice a second.
             capi.await_connection(producer, BROKER_ANSWERS_WITHIN)

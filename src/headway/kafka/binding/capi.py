@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from ctypes import byref, c_void_p
 from typing import TYPE_CHECKING
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, cimpl
+from confluent_kafka import OFFSET_END, KafkaException, cimpl
 from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
@@ -37,7 +37,7 @@ from headway.kafka.binding.librdkafka import (
 if TYPE_CHECKING:
     from headway.kafka.binding.librdkafka import ListPointer
 
-Client = Consumer | Producer | AdminClient
+Client = cimpl.Consumer | cimpl.Producer | AdminClient
 Partition = tuple[str, int]  # the Kafka topic, and the partition's number
 CommittedOffset = tuple[int, bytes]  # the offset to read next, and the commit's metadata
 CommittedOffsets = Mapping[Partition, CommittedOffset]
@@ -70,7 +70,7 @@ class PendingCommit:
     """
 
     def __init__(
-        self, consumer: Consumer, offsets: CommittedOffsets, explain: Explain = lambda error, topic: error
+        self, consumer: cimpl.Consumer, offsets: CommittedOffsets, explain: Explain = lambda error, topic: error
     ) -> None:
         self.offsets = offsets
         self._consumer = consumer
@@ -150,7 +150,7 @@ class PendingCommit:
 
 
 def committed(
-    consumer: Consumer, partitions: Sequence[Partition], timeout: float
+    consumer: cimpl.Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | None]:
     """Return the group's committed offset and exact metadata of each partition, or None if there is no commit.
 
@@ -167,7 +167,7 @@ def committed(
 
 
 def committed_each(
-    consumer: Consumer, partitions: Sequence[Partition], timeout: float
+    consumer: cimpl.Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | KafkaError | None]:
     """Return committed offsets and metadata as `committed` does, but with an error for each refused partition.
 
@@ -211,7 +211,7 @@ def _are_online(client: Client, partitions: Sequence[Partition], timeout: float)
 
 
 def send_offsets_to_transaction(
-    producer: Producer, offsets: CommittedOffsets, group_metadata: bytes, timeout: float
+    producer: cimpl.Producer, offsets: CommittedOffsets, group_metadata: bytes, timeout: float
 ) -> None:
     """Add offsets with their exact metadata to the producer's open transaction.
 
@@ -282,7 +282,7 @@ def wake_on_events(client: Client, fd: int | None) -> None:
     client is closed. The signal is edge-triggered: after each wait, empty the pipe, and then poll the client until it
     returns nothing. See `rd_kafka_queue_io_event_enable`.
     """
-    of_client = lib.rd_kafka_queue_get_consumer if isinstance(client, Consumer) else lib.rd_kafka_queue_get_main
+    of_client = lib.rd_kafka_queue_get_consumer if isinstance(client, cimpl.Consumer) else lib.rd_kafka_queue_get_main
     queue = of_client(handle_of(client))
     if queue is None:
         raise KafkaError("The consumer has no queue to wait on, because it has no group.id. Set group.id.")
@@ -302,7 +302,7 @@ def await_connection(client: Client, timeout: float) -> None:
         raise KafkaException(cimpl.KafkaError(code))
 
 
-def close_membership(consumer: Consumer) -> None:
+def close_membership(consumer: cimpl.Consumer) -> None:
     """End the group membership of a consumer that was just created. The client itself stays usable.
 
     Afterwards, librdkafka does not search for the group's coordinator, and refuses to subscribe, assign and commit.
@@ -344,7 +344,7 @@ def forward_back(queue: object, served: object) -> None:
     lib.rd_kafka_queue_forward(queue, served)
 
 
-def start_reading(consumer: Consumer, partition: Partition, offset: int, queue: int | None = None) -> bool:
+def start_reading(consumer: cimpl.Consumer, partition: Partition, offset: int, queue: int | None = None) -> bool:
     """Start to fetch a partition at this offset, with a consumer that is not a member of a group.
 
     The messages arrive in `queue`, or by default in the consumer's common queue. Returns False if librdkafka does not
@@ -355,13 +355,13 @@ def start_reading(consumer: Consumer, partition: Partition, offset: int, queue: 
         return bool(lib.rd_kafka_consume_start_queue(topic, partition[1], offset, queue or common) == 0)
 
 
-def stop_reading(consumer: Consumer, partition: Partition) -> None:
+def stop_reading(consumer: cimpl.Consumer, partition: Partition) -> None:
     """Stop fetching a partition that `start_reading` has started. The partition's fetched records are dropped."""
     with _topic(handle_of(consumer), partition[0]) as topic:
         lib.rd_kafka_consume_stop(topic, partition[1])  # librdkafka returns an error if reading was not started
 
 
-def queue_length(consumer: Consumer) -> int:
+def queue_length(consumer: cimpl.Consumer) -> int:
     """Return the number of records and events in the queue from which `consume` returns records."""
     with _consumer_queue(handle_of(consumer)) as queue:
         length: int = lib.rd_kafka_queue_length(queue)
@@ -377,7 +377,7 @@ class SideQueue:
     separately, and stops fetching only for a queue that is full.
     """
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: cimpl.Consumer) -> None:
         self._consumer = consumer
         self._queue: int | None = lib.rd_kafka_queue_new(handle_of(consumer))
 
@@ -409,7 +409,7 @@ class SideQueue:
             lib.rd_kafka_queue_destroy(queue)
 
 
-def use_common_queue(consumer: Consumer, partition: Partition) -> None:
+def use_common_queue(consumer: cimpl.Consumer, partition: Partition) -> None:
     """Put the records of a partition into the queue from which `consume` returns records."""
     handle = handle_of(consumer)
     with _partition_queue(handle, partition) as queue, _consumer_queue(handle) as common:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.kafka.binding.librdkafka import handle_of, handle_or_none, lib, milliseconds
 
@@ -92,7 +93,7 @@ class ColumnQueue:
     binding's callbacks. Close the queue before the consumer.
     """
 
-    def __init__(self, consumer: ck.Consumer) -> None:
+    def __init__(self, consumer: cimpl.Consumer) -> None:
         self._consumer = consumer
         self.address: int = lib.rd_kafka_queue_new(handle_of(consumer))
         """The address of librdkafka's queue, or 0 after `close`."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 from confluent_kafka.admin import AdminClient
 
 from headway.errors import ConfigError
@@ -25,15 +26,15 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class _ReferableConsumer(ck.Consumer):
+class _ReferableConsumer(cimpl.Consumer):
     """The binding's consumer, with support for the weak references that `keep_alive_in_forks` needs."""
 
 
-class _ReferableProducer(ck.Producer):
+class _ReferableProducer(cimpl.Producer):
     """The binding's producer, with support for the weak references that `keep_alive_in_forks` needs."""
 
 
-_REFERABLE: dict[Any, Any] = {ck.Consumer: _ReferableConsumer, ck.Producer: _ReferableProducer}
+_REFERABLE: dict[Any, Any] = {cimpl.Consumer: _ReferableConsumer, cimpl.Producer: _ReferableProducer}
 
 
 log = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ def _guarded(name: str, call: Callable[P, object]) -> Callable[P, None]:
     return guarded
 
 
-def close_producer(producer: ck.Producer) -> None:
+def close_producer(producer: cimpl.Producer) -> None:
     """Close a producer. Raises `KafkaException` if its open transaction cannot be aborted now."""
     try:
         producer.close()

@@ -23,7 +23,7 @@ from ctypes import (
 )
 from typing import TYPE_CHECKING, TypeAlias
 
-from confluent_kafka import Consumer, KafkaException, Producer, cimpl
+from confluent_kafka import KafkaException, cimpl
 from confluent_kafka.admin import AdminClient
 
 from headway.errors import ClosedError, KafkaError
@@ -173,7 +173,7 @@ def handle_of(client: object) -> int:
 
 def handle_or_none(client: object) -> int | None:
     """Return the `rd_kafka_t *` of a client, or None if the client is closed."""
-    if not isinstance(client, (Consumer, Producer, AdminClient)):
+    if not isinstance(client, (cimpl.Consumer, cimpl.Producer, AdminClient)):
         raise TypeError(f"{type(client).__name__} is not a client of confluent_kafka.")
     return c_void_p.from_address(id(client) + object.__basicsize__).value
 

@@ -9,6 +9,7 @@ import itertools
 from typing import Any, NamedTuple
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.record_size import RECORD_TAKES
 from headway.kafka.binding.librdkafka import lib, milliseconds
@@ -48,7 +49,7 @@ else:
     FetchedMessage = native_messages.Message  # type: ignore[misc]
 
 
-def take_messages(consumer: ck.Consumer, count: int, timeout: float) -> tuple[list[ck.Message], list[ck.Message]]:
+def take_messages(consumer: cimpl.Consumer, count: int, timeout: float) -> tuple[list[ck.Message], list[ck.Message]]:
     """Take at most `count` messages from a consumer's queue, and return the records and the events among them.
 
     Waits for the first message for at most `timeout` seconds. Rebalance callbacks run within this call, which raises

@@ -7,7 +7,7 @@ check whether their address belongs to a mock in this process, and if so, send n
 from collections.abc import Iterable
 from typing import Any
 
-import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.declarations import check_whole, shown
 from headway.errors import ConfigError, KafkaError
@@ -35,7 +35,7 @@ class MockCluster(Closable):
     """
 
     def __init__(self) -> None:
-        self._client = make_client(ck.Producer, {"test.mock.num.brokers": 1, "log_level": 0})
+        self._client = make_client(cimpl.Producer, {"test.mock.num.brokers": 1, "log_level": 0})
         [broker] = self._client.list_topics(timeout=_STARTS_WITHIN).brokers.values()
         self.bootstrap_servers = f"{broker.host}:{broker.port}"
         self._cluster = lib.rd_kafka_handle_mock_cluster(handle_of(self._client))

@@ -13,6 +13,7 @@ from ctypes import byref, c_char_p, c_size_t, c_void_p
 from typing import Generic, NamedTuple, TypeVar
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import Client, CommittedOffset, Partition
@@ -119,7 +120,7 @@ A topic is left out if Kafka returned another error for it.
 
 
 def ask_committed(
-    client: ck.Consumer, group: str, partitions: Collection[Partition], wake_fd: int | None
+    client: cimpl.Consumer, group: str, partitions: Collection[Partition], wake_fd: int | None
 ) -> Question[FoundCommits]:
     """Request committed offsets.
 
@@ -156,7 +157,7 @@ def ask_all_committed(client: Client, group: str) -> Question[FoundCommits]:
 
 
 def ask_offsets(
-    client: ck.Consumer, places: Mapping[Partition, int], isolation: str, within: float, wake_fd: int | None
+    client: cimpl.Consumer, places: Mapping[Partition, int], isolation: str, within: float, wake_fd: int | None
 ) -> Question[FoundOffsets]:
     """Request offsets from the partitions' leaders.
 

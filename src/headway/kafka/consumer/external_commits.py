@@ -4,7 +4,7 @@ import logging
 import time
 from collections import defaultdict
 
-import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.levels.naming import level_group
 from headway.core.permissions import Permission
@@ -36,7 +36,7 @@ class ExternalCommits:
         self._config = {"log_level": 2, **config}
         self._group = group
         self._has_levels = has_levels
-        self._consumers: dict[int, ck.Consumer] = {}
+        self._consumers: dict[int, cimpl.Consumer] = {}
         self._sent = AsyncCommits(self._send)
         # The offsets of the last commit, or None if that commit was refused.
         self._latest: OffsetsOfCommit | None = None
@@ -76,10 +76,10 @@ class ExternalCommits:
         for consumer in self._consumers.values():
             consumer.close()
 
-    def _consumer(self, level: int) -> ck.Consumer:
+    def _consumer(self, level: int) -> cimpl.Consumer:
         if level not in self._consumers:
             settings = {**self._config, "group.id": self._group_of(level), "enable.auto.commit": False}
-            self._consumers[level] = make_client(ck.Consumer, settings)
+            self._consumers[level] = make_client(cimpl.Consumer, settings)
         return self._consumers[level]
 
     def _group_of(self, level: int) -> str:

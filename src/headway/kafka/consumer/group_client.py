@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.offsets.lost_place import RESETS
 from headway.core.permissions import Permission, permission_for
@@ -119,7 +120,7 @@ class GroupClient:
         self._settings = settings | self.statistics.settings
         self._use(*self.make())
 
-    def _use(self, consumer: ck.Consumer, connection: Connection) -> None:
+    def _use(self, consumer: cimpl.Consumer, connection: Connection) -> None:
         self.consumer, self._connection = consumer, connection
         self.ids = TopicIds(None if mock_at(self.config.get("bootstrap.servers")) else consumer)
 
@@ -148,12 +149,12 @@ class GroupClient:
 
     # Creating, replacing and closing librdkafka's consumer
 
-    def make(self) -> tuple[ck.Consumer, Connection]:
+    def make(self) -> tuple[cimpl.Consumer, Connection]:
         """Create another consumer of librdkafka, and the object that watches its connections. Raises `HeadwayError`."""
         connection = Connection(self.watch.suspect)
-        return make_client(ck.Consumer, self._settings, connection), connection
+        return make_client(cimpl.Consumer, self._settings, connection), connection
 
-    def replace(self, consumer: ck.Consumer, connection: Connection) -> ck.Consumer:
+    def replace(self, consumer: cimpl.Consumer, connection: Connection) -> cimpl.Consumer:
         """Use another consumer of librdkafka. Returns the previous one, which the caller must close.
 
         Commits that are not answered yet count as refused.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, KeysView, Mapping
 from typing import Protocol
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.levels.assigned_partitions import AssignedPartitions, AssignmentState
 from headway.core.levels.group_subscription import GroupSubscription
@@ -257,7 +258,7 @@ class Membership:
 
     # Rebalances
 
-    def _on_assign(self, _: ck.Consumer, kafka_partitions: list[ck.TopicPartition]) -> None:
+    def _on_assign(self, _: cimpl.Consumer, kafka_partitions: list[ck.TopicPartition]) -> None:
         partitions = self._addresses.from_kafka(kafka_partitions)
         self._has_met, self._rejoining = True, False
         self._member_id = self._client.consumer.memberid()
@@ -272,12 +273,12 @@ class Membership:
         self._client.ids.ask_before_start(topics, time.monotonic(), self._client.wake_fd)
         self._starts.ask(self._addresses.names(self._partitions.without_start()))
 
-    def _on_revoke(self, _: ck.Consumer, kafka_partitions: list[ck.TopicPartition]) -> None:
+    def _on_revoke(self, _: cimpl.Consumer, kafka_partitions: list[ck.TopicPartition]) -> None:
         leaving = self._leaving(kafka_partitions)
         recreated = self._client.ids.recreated(self._addresses.topics(leaving))
         self._let_go(kafka_partitions, self._without_recreated(leaving, recreated), self._listener.revoked)
 
-    def _on_lost(self, _: ck.Consumer, kafka_partitions: list[ck.TopicPartition]) -> None:
+    def _on_lost(self, _: cimpl.Consumer, kafka_partitions: list[ck.TopicPartition]) -> None:
         self._let_go(kafka_partitions, self._leaving(kafka_partitions), self._listener.lost)
 
     def _leaving(self, kafka_partitions: list[ck.TopicPartition]) -> list[TopicPartition]:
@@ -527,7 +528,7 @@ class Membership:
         )
 
 
-def _close(starts: StartOffsets, consumer: ck.Consumer) -> None:
+def _close(starts: StartOffsets, consumer: cimpl.Consumer) -> None:
     """Close a client that was replaced, after no thread uses it any longer.
 
     This can take a long time if the group's coordinator cannot be reached.

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.levels.naming import level_group
@@ -81,7 +82,7 @@ class OtherCommits:
 
     def _topics_committed(self, group: str, topics: Collection[str]) -> set[str]:
         """Return the topics for which a group has commits."""
-        client = make_client(ck.Consumer, {**self._config, "group.id": group, "enable.auto.commit": False})
+        client = make_client(cimpl.Consumer, {**self._config, "group.id": group, "enable.auto.commit": False})
         try:
             told = [client.list_topics(topic, timeout=_ANSWERS_WITHIN).topics[topic] for topic in topics]
             partitions = [(str(each.topic), number) for each in told for number in each.partitions]

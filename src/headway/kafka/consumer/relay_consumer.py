@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.permissions import Permission
 from headway.errors import AuthorizationError, KafkaError
@@ -77,7 +78,7 @@ class RelayConsumer:
     def _make_client(self) -> None:
         self._connection = Connection()
         settings = {**_DEFAULTS, **self._config, **self.statistics.settings, **_SETTINGS}
-        self._consumer = make_client(ck.Consumer, settings, self._connection)
+        self._consumer = make_client(cimpl.Consumer, settings, self._connection)
         wake_on_events(self._consumer, self._wake.fd)
 
     @property
@@ -95,7 +96,7 @@ class RelayConsumer:
         `before_leaving` is called before revoked partitions go to another member, but not for lost partitions.
         """
 
-        def on_revoke(consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+        def on_revoke(consumer: cimpl.Consumer, partitions: list[ck.TopicPartition]) -> None:
             before_leaving()
             # If `before_leaving` calls `assign`, even without partitions after a failure, the binding does not answer
             # the rebalance itself, and the group would wait forever. So this call releases the partitions.
@@ -133,13 +134,13 @@ class RelayConsumer:
         found = committed(self._consumer, list(partitions), within)
         return {partition: commit[0] for partition, commit in found.items() if commit is not None}
 
-    def _on_assign(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+    def _on_assign(self, consumer: cimpl.Consumer, partitions: list[ck.TopicPartition]) -> None:
         consumer.assign([])
         self._member_id = consumer.memberid()
         self.assigned = {(each.topic, each.partition) for each in partitions}
         self.rebalanced = True
 
-    def _on_leave(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+    def _on_leave(self, consumer: cimpl.Consumer, partitions: list[ck.TopicPartition]) -> None:
         self.assigned = set()
         self.rebalanced = True
 

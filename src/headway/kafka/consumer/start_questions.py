@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.offsets.lost_place import RESETS, Reset
 from headway.errors import KafkaError
@@ -88,7 +89,7 @@ class StartQuestions:
 
     def __init__(
         self,
-        client: ck.Consumer,
+        client: cimpl.Consumer,
         config: Config,
         is_new: Callable[[str, int], bool],
         wake_fd: int,
@@ -96,7 +97,7 @@ class StartQuestions:
         fail: Callable[[KafkaError, str], None],
     ) -> None:
         self._member = client
-        self._beside: ck.Consumer | None = None
+        self._beside: cimpl.Consumer | None = None
         self._config = config
         self._group = str(config["group.id"])
         self._isolation = str(config.get("isolation.level", "read_committed"))
@@ -175,7 +176,7 @@ class StartQuestions:
         if slow := {each: about for each, about in due.items() if about.takes_long}:
             if self._beside is None:
                 own = {"group.id": self._group, "enable.auto.commit": False, "log_level": 2}
-                self._beside = make_client(ck.Consumer, {**settings_beside(self._config), **own})
+                self._beside = make_client(cimpl.Consumer, {**settings_beside(self._config), **own})
             self._ask(ask_committed(self._beside, self._group, slow.keys(), self._wake_fd), slow, now)
 
     def _ask_for_ends(self, now: float) -> None:

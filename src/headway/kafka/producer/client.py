@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.levels.naming import what_there_is
 from headway.core.outgoing_record import OutgoingRecord
@@ -136,7 +137,7 @@ class ProducerClient:
     def _make_producer(self, batches_of_one: bool = False) -> None:
         self.batches_of_one = batches_of_one
         settings = {**self.config, **self.statistics.settings, **(_BATCHES_OF_ONE if batches_of_one else {})}
-        self.producer = make_client(ck.Producer, settings, self._connection)
+        self.producer = make_client(cimpl.Producer, settings, self._connection)
         """librdkafka's producer. It is replaced by `renew` and after a fatal error."""
         self.calling = threading.Lock()
         """A lock that is held during a call that might never return.
@@ -526,7 +527,7 @@ class ProducerClient:
     def _release_current(self) -> None:
         self._release(self.producer, self.calling)
 
-    def _release(self, producer: ck.Producer, calling: threading.Lock) -> None:
+    def _release(self, producer: cimpl.Producer, calling: threading.Lock) -> None:
         def close() -> None:
             with calling, self._asking:
                 # After an error, a batch may be stuck, and closing the producer without a purge would wait for this

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.permissions import Permission, permission_for
 from headway.errors import (
@@ -133,7 +134,7 @@ class ColumnarProducer:
         own: dict[str, Any] = {**_OURS, "on_delivery": self._note}
         if transactional_id is not None:
             own["transactional.id"] = transactional_id
-        self._producer = make_client(ck.Producer, {**_DEFAULTS, **config, **own}, self._connected)
+        self._producer = make_client(cimpl.Producer, {**_DEFAULTS, **config, **own}, self._connected)
 
     def __enter__(self) -> Self:
         if self._transactional_id is not None:

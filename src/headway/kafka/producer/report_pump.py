@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.kafka.binding.capi import wake_on_events
 from headway.runtime.deferred_signals import defer_signals, heed_signals
@@ -68,7 +68,7 @@ class ReportPump:
         """Start the pump's own thread, which takes the reports while no thread sends a stream."""
         self._thread.start()
 
-    def watch(self, producer: ck.Producer) -> None:
+    def watch(self, producer: cimpl.Producer) -> None:
         """Make librdkafka's producer wake the pump's own thread, or the loop, when reports arrive."""
         wake_on_events(producer, self._wake.fd)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.permissions import Permission, topic_permissions
 from headway.errors import AuthorizationError, KafkaError
@@ -66,7 +67,7 @@ class ControlTopic:
         finally:
             consumer.close()
 
-    def _require_readable(self, consumer: ck.Consumer) -> None:
+    def _require_readable(self, consumer: cimpl.Consumer) -> None:
         deadline = time.monotonic() + BROKER_ANSWERS_WITHIN
         while time.monotonic() < deadline:
             answer = consumer.poll(RECORDS_AWAITED_FOR)
@@ -86,7 +87,7 @@ class ControlTopic:
         """
         reports: list[ck.KafkaError | None] = []
         own = {"message.timeout.ms": int(BROKER_ANSWERS_WITHIN * 1000)}
-        producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
+        producer = make_client(cimpl.Producer, {"log_level": 2, **self._config, **own})
         producer.produce(
             self._topic, word, run.encode(), partition=0, on_delivery=lambda error, _: reports.append(error)
         )

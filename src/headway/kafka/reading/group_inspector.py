@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 from confluent_kafka.admin import AdminClient
 
 from headway.errors import ClosedError, KafkaError
@@ -74,7 +75,7 @@ class GroupInspector(Closable):
         self._bounds = LogBounds(kafka, client=self._admin)
         self._reader = unjoined_consumer({**_DEFAULTS, **kafka, **_OURS})
         # This client is created only when needed, because it searches for the group's coordinator.
-        self._committer: ck.Consumer | None = None
+        self._committer: cimpl.Consumer | None = None
         if client is None:
             # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
             with _explained("The topics could not be listed"):
@@ -147,7 +148,7 @@ class GroupInspector(Closable):
         found = self._asked(lambda: capi.committed(self._group_client(), list(partitions), BROKER_ANSWERS_WITHIN))
         return {partition: commit for partition, commit in found.items() if commit is not None}
 
-    def _group_client(self) -> ck.Consumer:
+    def _group_client(self) -> cimpl.Consumer:
         """Return the client for the group's commits.
 
         Raises `KafkaError` if this client is not permitted to see the group.
@@ -158,7 +159,7 @@ class GroupInspector(Closable):
         if self._committer is None:
             self._require_permission()
             ours = {"enable.auto.commit": False, "group.id": self.group}
-            self._committer = make_client(ck.Consumer, {"log_level": 2, **self._kafka, **ours})
+            self._committer = make_client(cimpl.Consumer, {"log_level": 2, **self._kafka, **ours})
         return self._committer
 
     def _require_permission(self) -> None:

@@ -19,6 +19,7 @@ from itertools import chain, repeat
 from typing import Any
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headway.errors import KafkaError
@@ -144,7 +145,7 @@ def list_offsets(
 
 
 def watermarks(
-    consumer: ck.Consumer, partition: Partition, within: float, config: Config | None = None
+    consumer: cimpl.Consumer, partition: Partition, within: float, config: Config | None = None
 ) -> tuple[int, int]:
     """Return a partition's first offset and the end of its readable records, as its leader reports them.
 
@@ -177,7 +178,7 @@ def watermarks(
         ) from error
 
 
-def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
+def fetched_end(consumer: cimpl.Consumer, partition: Partition) -> int | None:
     """Return a partition's end offset as of the latest fetch, or None if no fetch has returned it.
 
     This sends no request.
@@ -186,7 +187,7 @@ def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
     return bounds[1] if bounds and bounds[1] >= 0 else None
 
 
-def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: float) -> bool:
+def _exists(client: AdminClient | cimpl.Consumer, partition: Partition, timeout: float) -> bool:
     """Return whether a partition exists.
 
     This method looks in the list of all topics first, because a request for one topic by name may create the topic. A
@@ -196,7 +197,7 @@ def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: fl
     about = client.list_topics(timeout=timeout).topics.get(partition[0])
     if about is not None:
         return partition[1] in about.partitions
-    if isinstance(client, ck.Consumer):  # brokers do not create a topic because of a consumer's request
+    if isinstance(client, cimpl.Consumer):  # brokers do not create a topic because of a consumer's request
         about = client.list_topics(partition[0], timeout=timeout).topics[partition[0]]
         error = about.error
     else:

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.core.rate_loans import LEASE, LoanMessage, rates_topic
 from headway.errors import AuthorizationError, HeadwayError
@@ -35,7 +36,7 @@ class RateMessages:
         self._topic = rates_topic(group)
         self._heard = heard
         self._inbox: deque[bytes] = deque()
-        self._producer: ck.Producer | None = None
+        self._producer: cimpl.Producer | None = None
         self._thread: Future[None] | None = None
         self._ended = threading.Event()
 
@@ -91,7 +92,7 @@ class RateMessages:
 
     def _speak_and_listen(self, config: Config, since: int) -> None:
         own = {"message.timeout.ms": int(LEASE * 1000), "linger.ms": 0, "log_level": 2}
-        producer = make_client(ck.Producer, {**config, **own})
+        producer = make_client(cimpl.Producer, {**config, **own})
         try:
             with listening(config, self._topic, since, _KEY, self._hear):
                 self._producer = producer

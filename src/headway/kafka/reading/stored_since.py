@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.kafka.binding.factory import make_client
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
@@ -14,7 +15,7 @@ _AWAITED_FOR = 1.0  # seconds
 
 def commit_starts(config: Config, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
     """Commit the offsets at which a group that has no members yet will begin."""
-    client = make_client(ck.Consumer, {"log_level": 2, **config, "group.id": group, "enable.auto.commit": False})
+    client = make_client(cimpl.Consumer, {"log_level": 2, **config, "group.id": group, "enable.auto.commit": False})
     try:
         client.commit(
             offsets=[ck.TopicPartition(*place, offset) for place, offset in offsets.items()], asynchronous=False

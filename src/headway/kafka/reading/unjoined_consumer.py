@@ -14,6 +14,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
@@ -39,7 +40,7 @@ def unjoined_consumer(config: Config, connection: Connection | None = None) -> "
     return make_client(UnjoinedConsumer, {**UNPACKS, **config, **OURS}, connection)
 
 
-class UnjoinedConsumer(ck.Consumer):
+class UnjoinedConsumer(cimpl.Consumer):
     """A client of the binding that only reads by offset. It is created by `unjoined_consumer`.
 
     `consume`, `get_watermark_offsets`, `list_topics` and `close` are the binding's own methods. Methods that need a
