@@ -11,11 +11,9 @@ The members of the group must run with `steered=True`. `headway rules` is the co
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec.structs import replace
 
-from headway.core.outgoing_record import OutgoingRecord
 from headway.core.rules.rule import (
     RULES_TOPIC,
     Drop,
@@ -28,11 +26,8 @@ from headway.core.rules.rule import (
     read_rule,
     rule_key,
 )
-from headway.errors import ConfigError, KafkaError, UnreadableError
-from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
-from headway.kafka.producer.client import ProducerClient
-from headway.kafka.reading.compacted import TopicReader
-from headway.kafka.reading.rules_topic import create_rules_topic
+from headway.errors import ConfigError, UnreadableError
+from headway.kafka.keyed.keyed_topic import KeyedTopic
 from headway.runtime.lifecycle import Closable
 from headway.settings.config import Config
 from headway.settings.connection_settings import connection_of
@@ -52,12 +47,11 @@ class Rules(Closable):
     """
 
     def __init__(self, config: Config) -> None:
-        self._config = connection_of(config)
-        self._reader = TopicReader(self._config)
+        self._topic = KeyedTopic(connection_of(config), RULES_TOPIC)
 
     def close(self) -> None:
         """Close the connections."""
-        self._reader.close()
+        self._topic.close()
 
     def all(self, group: str | None = None) -> list[Rule]:
         """Return the rules of one group, or of all groups, that have not ended. Unreadable rules are left out.
@@ -71,9 +65,7 @@ class Rules(Closable):
 
     def stored(self) -> Mapping[str, bytes]:
         """Return the stored value of each rule by its key, readable or not."""
-        if RULES_TOPIC not in self._reader.admin.topics("Read"):
-            return {}
-        return self._reader.compacted(RULES_TOPIC, [0], BROKER_ANSWERS_WITHIN)[0]
+        return self._topic.read().values
 
     def set(self, rule: Rule) -> Rule:
         """Store a rule, in place of a rule with the same id in the same group. Returns the rule as it is stored.
@@ -87,8 +79,7 @@ class Rules(Closable):
             )
         _ = rule.selector
         rule = rule if rule.since else replace(rule, since=int(time.time() * 1000))
-        create_rules_topic(self._reader.admin)
-        self._store(rule.key, rule.encode())
+        self._topic.put(rule.key, rule.encode())
         return rule
 
     def end(self, group: str, id_: str) -> bool:
@@ -96,20 +87,8 @@ class Rules(Closable):
         key = rule_key(group, id_)
         if key not in self.stored():
             return False
-        self._store(key, None)
+        self._topic.remove(key)
         return True
-
-    def _store(self, key: str, value: bytes | None) -> None:
-        refused: list[Any] = []
-        client = ProducerClient({**self._config, "enable.idempotence": True})
-        try:
-            record = OutgoingRecord(RULES_TOPIC, value, key, 0)
-            client.produce(record, lambda error, _: refused.append(error))
-        finally:
-            left = client.close(BROKER_ANSWERS_WITHIN)
-        if left or any(refused):
-            reason = next(filter(None, refused), "Kafka did not answer")
-            raise KafkaError(f"The rule {key} was not stored in {RULES_TOPIC}: {reason}.")
 
 
 def _rule_or_none(key: str, value: bytes) -> Rule | None:

@@ -59,6 +59,19 @@ _PARALLEL = (
     RolePart("due", "with `RetryLater`, or outputs with `due`", _SCHEDULING),
     _IDS,
 )
+_PENDING = (
+    *(f"Read Topic <scheduler>.{each}" for each in ("ladder", "state", "line-*", "commands")),
+    "Describe Group <scheduler>",
+)
+_WATCHING = (
+    RolePart("", "", ("Read Topic <topic>", "Describe Group <group>", "Read Topic headway-rules")),
+    RolePart(
+        "dead letters",
+        "that shows dead letters",
+        ("Read Topic <dead letters>", "Describe Group headway-dead-<dead letters>"),
+    ),
+    RolePart("schedules", "that shows schedules", _PENDING),
+)
 _CONTROL = (
     RolePart("control", "to receive requests to stop", ("Read Topic headway-control", "Write Topic headway-control")),
     RolePart("create", "on first use", ("Create Topic headway-control",)),
@@ -166,6 +179,38 @@ ROLES: Final[Mapping[str, Role]] = {
             RolePart("", "", ("Read Topic <topic>", "Describe Group headway-dead-<topic>")),
             RolePart("settle", "`settle`", ("Read Group headway-dead-<topic>",)),
             RolePart("send again", "`send-again`", ("Read Group headway-dead-<topic>", "Write Topic <target>")),
+        ),
+    ),
+    "top": Role("`headway top`", _WATCHING),
+    "dashboard": Role(
+        "`headway dashboard`",
+        (
+            RolePart("", "", (*_WATCHING[0].permissions, "Read Topic headway-marks")),
+            *_WATCHING[1:],
+            RolePart(
+                "actions",
+                "with `--allow-actions`",
+                (
+                    *("Write Topic headway-rules", "Create Topic headway-rules"),
+                    *("Read Group headway-dead-<dead letters>", "Write Topic <target>"),
+                    *("Write Topic <scheduler>.commands", "Read Topic <scheduler>.answers"),
+                ),
+            ),
+        ),
+    ),
+    "marks": Role(
+        "`headway dashboard mark`",
+        (RolePart("", "", tuple(f"{each} Topic headway-marks" for each in ("Read", "Write", "Create"))),),
+    ),
+    "rules": Role(
+        "`headway rules list`",
+        (
+            RolePart("", "", ("Read Topic headway-rules",)),
+            RolePart(
+                "change",
+                "the other commands of `headway rules`",
+                ("Write Topic headway-rules", "Create Topic headway-rules"),
+            ),
         ),
     ),
 }

@@ -13,8 +13,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Send
 
-from headway.actions.control_records import ControlRecords
-from headway.actions.marks import read_marks
+from headway.actions.marks import OperatorMarks
 from headway.dashboard.access import LOOPBACK, Access, GetUser, Scope
 from headway.dashboard.action_requests import ActionRequests
 from headway.dashboard.feed import Feed, Watched
@@ -117,12 +116,12 @@ def app(
 
     def open_feed() -> tuple[Feed, Callable[[], None]]:
         inspector = Inspector(config, groups=groups, metrics=metrics)
-        control = ControlRecords(config)
-        feed = Feed(inspector, lambda: read_marks(control))
+        marks = OperatorMarks(config)
+        feed = Feed(inspector, marks.all)
 
         def close() -> None:
             inspector.close()
-            control.close()
+            marks.close()
 
         return feed, close
 

@@ -7,12 +7,13 @@ import logging
 import threading
 import time
 
-from headway.core.rules.rule import LimitRate, MakeDeadLetter, Rule, read_rule
+from headway.core.rules.rule import RULES_TOPIC, LimitRate, MakeDeadLetter, Rule, read_rule
 from headway.core.rules.rule_book import RuleBook
 from headway.errors import HeadwayError, UnreadableError
 from headway.execution.dispatch import Dispatch
 from headway.execution.gates.rules_gate import RulesGate
-from headway.kafka.reading.rules_topic import RuleChanges, read_rules
+from headway.kafka.keyed.keyed_topic import KeyedTopic
+from headway.kafka.reading.rule_changes import RuleChanges
 from headway.parallel.group_rate import GroupRate
 from headway.settings.config import Config
 
@@ -63,7 +64,9 @@ class RulesFollower:
 
     def _read_all(self) -> int:
         """Read and apply all rules, and return the offset of the next change."""
-        stored = read_rules(self._config, self._ended.is_set)
+        with KeyedTopic(self._config, RULES_TOPIC) as topic:
+            topic.create("Read")
+            stored = topic.read(self._ended.is_set)
         self._rules.clear()
         for key, value in stored.values.items():
             self._learn(key, value)

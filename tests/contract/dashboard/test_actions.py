@@ -1,22 +1,17 @@
 """The dashboard's actions on a real Kafka: what is sent again arrives once, and nothing happens unasked."""
 
-import json
 import logging
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from headway.actions.control_records import ControlRecords
-from headway.actions.marks import MOST_MARKS, OperatorMark, read_marks, set_mark
 from headway.broker import LocalBroker
 from headway.dashboard import app
 from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
-from headway.errors import ConfigError
 from headway.priority.consumer import PriorityConsumer
 from headway.priority.producer import Producer
 from tests.contract.conftest import Cluster
@@ -125,57 +120,3 @@ def test_a_schedule_is_cancelled_by_the_relay_that_has_it(headway_broker: LocalB
         assert str(handle) in operator.browser.get(next_ones).text
         assert "1 cancelled." in operator.send("/schedules/cancel", name=name, handle=str(handle))
         assert "Nothing is pending" in operator.browser.get(next_ones).text
-
-
-# Marks
-
-
-@pytest.fixture
-def control(kafka_cluster: Cluster) -> Iterator[ControlRecords]:
-    """Control records in a topic of their own."""
-    name = f"control-{kafka_cluster.topic(1)}"
-    with ControlRecords(kafka_cluster.config({}), name) as records:
-        yield records
-
-
-def test_marks_are_read_in_the_order_of_their_times_by_everybody(control: ControlRecords) -> None:
-    assert read_marks(control) == []
-    set_mark(control, "v2", "ann", at=2000.0)
-    set_mark(control, " v1 ", "bob", at=1000.0)
-    assert read_marks(control) == [OperatorMark(1_000_000, "v1", "bob"), OperatorMark(2_000_000, "v2", "ann")]
-
-
-def test_control_records_that_cannot_be_read_are_left_out(control: ControlRecords) -> None:
-    set_mark(control, "v1", "ann", at=1000.0)
-    too_long = json.dumps({"at": 1, "text": "x" * 999}).encode()
-    for number, value in enumerate([b"", b"{", b"[]", b'{"at":-1,"text":"x"}', too_long]):
-        control.put("mark", f"odd-{number}", value)
-    control.put("rule", "other", b"{}")
-    assert [each.text for each in read_marks(control)] == ["v1"]
-    assert control.read("rule") == {"other": b"{}"}
-    control.remove("rule", "other")
-    assert control.read("rule") == {}
-
-
-@pytest.mark.parametrize("text", ["", "  ", "x" * 201])
-def test_a_mark_has_a_text_of_reasonable_length(text: str) -> None:
-    with pytest.raises(ConfigError, match="needs 1 to 200"):
-        set_mark(ControlRecords({}), text)
-
-
-def test_a_kind_of_control_records_is_a_word(control: ControlRecords) -> None:
-    with pytest.raises(ConfigError, match="is not a kind"):
-        control.put("Mark:", "x", b"{}")
-    with pytest.raises(ConfigError, match="at most 65,536"):
-        control.put("rule", "x", b"x" * 65_537)
-
-
-@pytest.mark.slow
-def test_old_marks_are_removed(control: ControlRecords) -> None:
-    for number in range(MOST_MARKS):
-        control.put("mark", f"{number}-x", json.dumps({"at": number, "text": str(number)}).encode())
-    set_mark(control, "newest")
-    texts = [each.text for each in read_marks(control)]
-    assert len(texts) == MOST_MARKS
-    assert texts[0] == "1"
-    assert texts[-1] == "newest"

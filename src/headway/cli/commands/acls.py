@@ -358,6 +358,90 @@ def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Permissio
     return permissions_of("dead", _cases(**{"send again": targets}, settle=settle), names)
 
 
+def _watching(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the arguments and options of all commands that watch queues."""
+    for option in (
+        _TOPICS,
+        _LEVELS,
+        click.option(
+            "--group", "groups", required=True, multiple=True, help="A group that reads TOPICS, without the level."
+        ),
+        _ONE_GROUP,
+        click.option("--dead-letters", multiple=True, metavar="TOPIC", help="A dead-letter topic that is shown."),
+        click.option("--scheduler", "schedulers", multiple=True, metavar="NAME", help="A scheduler that is shown."),
+    ):
+        command = option(command)
+    return command
+
+
+def _watched(
+    topics: Sequence[str],
+    levels: int | None,
+    groups: Sequence[str],
+    one_group: bool,
+    dead_letters: Sequence[str],
+    schedulers: Sequence[str],
+) -> dict[str, Sequence[str]]:
+    return {
+        "topic": _kafka_topics(topics, levels),
+        "group": [each for group in groups for each in groups_of(group, levels, per_level=not one_group)],
+        "dead letters": _kafka_topics(dead_letters, None),
+        "scheduler": [_named(each) for each in schedulers],
+    }
+
+
+@acls.command()
+@_watching
+@_role
+def top(**watched: Any) -> Iterable[Permission]:
+    """Show the permissions of `headway top`.
+
+    \b
+      headway acls top orders --levels 3 --group billing --dead-letters orders-dead --principal User:ops
+    """
+    return permissions_of("top", ["dead letters", "schedules"], _watched(**watched))
+
+
+@acls.command()
+@_watching
+@click.option("--actions", is_flag=True, help="Include the permissions of --allow-actions.")
+@click.option(
+    "--send-again-to", "targets", multiple=True, metavar="TOPIC", help="A Kafka topic that letters are sent to."
+)
+@_role
+def dashboard(actions: bool, targets: Sequence[str], **watched: Any) -> Iterable[Permission]:
+    """Show the permissions of `headway dashboard`. Without --actions, it can change nothing.
+
+    \b
+      headway acls dashboard orders --levels 3 --group billing --dead-letters orders-dead --principal User:ops
+    """
+    names = {**_watched(**watched), "target": _kafka_topics(targets, None)}
+    return permissions_of("dashboard", _cases(**{"dead letters": True, "schedules": True}, actions=actions), names)
+
+
+@acls.command()
+@_role
+def marks() -> Iterable[Permission]:
+    """Show the permissions of `headway dashboard mark`.
+
+    \b
+      headway acls marks --principal User:deployment
+    """
+    return permissions_of("marks", [], {})
+
+
+@acls.command()
+@click.option("--change", is_flag=True, help="Include permissions to make and end rules.")
+@_role
+def rules(change: bool) -> Iterable[Permission]:
+    """Show the permissions of `headway rules list`, and with --change of all commands of `headway rules`.
+
+    \b
+      headway acls rules --change --principal User:ops
+    """
+    return permissions_of("rules", _cases(change=change), {})
+
+
 def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Permission]:
     transactional_id = (worker.options.producer_config or {}).get("transactional.id")
     names = {

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headway.actions.control_records import ControlRecords
-from headway.actions.marks import set_mark
+from headway.actions.marks import OperatorMarks
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import LogStyle
@@ -100,13 +99,13 @@ def dashboard(
 def mark(text: str, connection: ConnectionSettings) -> None:
     """Mark this moment in the curves of the page, for example when you deploy a version.
 
-    The mark is a record in the compacted topic headway-control, which is created if it does not exist.
+    The mark is a record in the compacted topic headway-marks, which is created if it does not exist.
 
     \b
       headway dashboard mark v1.2.3
     """
-    with ControlRecords(connection.config) as records:
-        set_mark(records, text)
+    with OperatorMarks(connection.config) as marks:
+        marks.set(text)
     click.echo("The mark is set.")
 
 

@@ -1,0 +1,1 @@
+"""Compacted topics in which programs keep values by key, such as rules and marks."""
