@@ -234,7 +234,7 @@ class Dispatch:
                 for gate in self._gates:
                     verdict = gate.judged(attempt, error, verdict, now)  # noqa: PLW2901 - each gate can replace it
                 if self._measurements is not None and attempt.outcome is None:
-                    self._measurements.judged(error, verdict)
+                    self._measurements.judged(attempt, error, verdict)
                 if self._fail(attempt, error, verdict, now):
                     ours.append((attempt, error, verdict))
             job = self._next(now)

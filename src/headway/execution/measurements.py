@@ -17,6 +17,7 @@ from headway.execution.context import wall_time
 from headway.execution.jobs import Job, RecordAttempt
 from headway.metrics.histogram import Histogram, HistogramValue
 from headway.metrics.table import HANDLER_DURATION, LEVEL_QUEUE_TIME
+from headway.records.record_types import TopicPartition
 
 # Reading the timestamp of a record takes longer than everything else here, so it is read for at most this many records
 # of a level in each period of this many seconds. The others count with the queue time of the record before them.
@@ -44,6 +45,8 @@ class Measurements:
         """Attempts that exceeded the time limit."""
         self.failed: Counter[str] = Counter()
         """Failed attempts by the class of the error."""
+        self.failed_of_partitions: Counter[TopicPartition] = Counter()
+        """Failed attempts by the partition of their records."""
         self._durations = Histogram(HANDLER_DURATION.bounds)
         self._ended = 0
         self._mean = 0.0
@@ -89,8 +92,9 @@ class Measurements:
         weight = _NEWEST if self._ended > _FIRST else 1 / self._ended
         self._mean += weight * (seconds / records - self._mean)
 
-    def judged(self, error: BaseException, verdict: Verdict) -> None:
+    def judged(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict) -> None:
         """Record that an attempt failed with this error, and what becomes of its record."""
+        self.failed_of_partitions[attempt.partition] += 1
         if isinstance(verdict, Again):
             self.retried += 1
         if isinstance(error, TimeLimitError):

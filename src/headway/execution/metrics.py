@@ -28,6 +28,7 @@ class ParallelMetrics:
         dropped: Records that a rule has dropped.
         moved: Records that were moved to other topics, without a call of the handler.
         skipped: Records that were skipped for a newer record of their key, because of `latest_only`.
+        held_by_rule: For each rule in force, by its id, how many records it keeps from starting now.
     """
 
     done: int
@@ -47,3 +48,4 @@ class ParallelMetrics:
     dropped: int = 0
     moved: int = 0
     skipped: int = 0
+    held_by_rule: Mapping[str, int] = field(default_factory=dict)

@@ -167,6 +167,21 @@ HANDLER_LATE = _counter(
     _HANDLER,
     "Records that waited longer than the queue_time_warning before they started.",
 )
+HANDLER_HELD = _gauge(
+    "headway_handler_held", "{record}", _HANDLER, "Records in memory that an operator's rules keep from starting now."
+)
+HANDLER_DROPPED = _counter(
+    "headway_handler_dropped_total",
+    "{record}",
+    _HANDLER,
+    "Records that a rule dropped. They are done, and the handler was not called for them.",
+)
+HANDLER_MOVED = _counter(
+    "headway_handler_moved_total",
+    "{record}",
+    _HANDLER,
+    "Records that were moved to other topics. They are done, and the handler was not called for them.",
+)
 HANDLER_DURATION = _histogram(
     "headway_handler_duration_seconds",
     "s",
@@ -180,6 +195,15 @@ CIRCUIT_OPEN = _gauge(
     _HANDLER,
     "1 while the circuit breaker lets only one attempt run at a time, otherwise 0.",
     Combine.MAX,
+)
+
+# Rules
+
+RULE_HELD = _gauge(
+    "headway_rule_held",
+    "{record}",
+    ("group", "rule"),
+    "Records in memory that this rule keeps from starting now. Each rule in force has a value, which can be 0.",
 )
 
 # Tenants
@@ -207,7 +231,8 @@ LEVEL_OLDEST = _gauge(
     "headway_level_oldest_seconds",
     "s",
     _TOPIC,
-    "Age of the oldest record in memory that is not done, from its timestamp; 0 if there is none.",
+    "Age of the oldest record in memory that is not done; 0 if there is none. Only every 64th timestamp is read, so it "
+    "can be the age of a record up to 63 offsets earlier.",
     Combine.MAX,
 )
 LEVEL_WORK = _gauge(
@@ -304,6 +329,12 @@ PARTITION_PAUSED = _gauge(
     "map is near its limit), `callback` (on_assign is running) or `seek`.",
     Combine.MAX,
 )
+PARTITION_FAILED = _counter(
+    "headway_partition_failed_total",
+    "{attempt}",
+    _PARTITION,
+    "Attempts that failed, for records of the partition.",
+)
 PARTITION_EPOCH = _gauge(
     "headway_partition_epoch",
     "1",
@@ -342,6 +373,13 @@ CONSUMER_COMMIT_TIME = _histogram(
     ("group",),
     _DURATIONS,
     "How long Kafka took to acknowledge a commit.",
+)
+CONSUMER_MAP_TIME = _histogram(
+    "headway_consumer_map_encoding_seconds",
+    "s",
+    ("group",),
+    _DURATIONS,
+    "How long the offset maps of a commit took to encode. No record can start or end during this time.",
 )
 CONSUMER_REBALANCES = _counter(
     "headway_consumer_rebalances_total", "{rebalance}", ("group",), "How often partitions were assigned or revoked."

@@ -22,7 +22,7 @@ from headway.kafka.consumer.commits import OffsetsOfCommit, metadata_is_too_larg
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.standing import Standing, standing
 from headway.metrics.histogram import Histogram
-from headway.metrics.table import CONSUMER_COMMIT_TIME
+from headway.metrics.table import CONSUMER_COMMIT_TIME, CONSUMER_MAP_TIME
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.fetching import Fetching
 from headway.parallel.run_parts import RunParts
@@ -114,6 +114,8 @@ class Commits:
         self._failures = 0  # failed commits since the last warning
         self.acknowledged = self.failed = 0
         """How many commits Kafka has acknowledged, and how many have failed."""
+        self.map_times = Histogram(CONSUMER_MAP_TIME.bounds)
+        """How long the offset maps of each commit took to encode."""
         self.times = Histogram(CONSUMER_COMMIT_TIME.bounds)
         """How long Kafka took to acknowledge each commit, in seconds."""
         self.failing: dict[int, str] = {}
@@ -226,7 +228,10 @@ class Commits:
         with self._dispatch.lock:
             engine = self._dispatch.engine
             chosen = engine.assigned() if partitions is None else partitions
+            began = time.monotonic()
             tick = engine.tick({each for each in chosen if each.level in levels})
+            if tick.commits:
+                self.map_times.observe(time.monotonic() - began)
         if not tick.commits:
             if partitions is None:
                 self._schedule.succeeded(levels)

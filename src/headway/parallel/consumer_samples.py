@@ -119,6 +119,10 @@ class ConsumerSamples:
                     zip_longest(measured.done_of_levels, engine.skipped, fillvalue=0)
                 )
             ),
+            *(
+                Sample.of(table.PARTITION_FAILED, count, self._group, each.topic, each.level, each.partition)
+                for each, count in measured.failed_of_partitions.items()
+            ),
         ]
         return _ConsumerMoment(
             progress=progress,
@@ -147,10 +151,15 @@ class ConsumerSamples:
             table.HANDLER_SKIPPED: counts.skipped,
             table.HANDLER_ABANDONED: counts.abandoned,
             table.HANDLER_LATE: counts.late,
+            table.HANDLER_HELD: counts.held,
+            table.HANDLER_DROPPED: counts.dropped,
+            table.HANDLER_MOVED: counts.moved,
             table.CIRCUIT_OPEN: int(counts.circuit_open),
         }
         yield from (Sample.of(metric, value, *labels) for metric, value in of_metrics.items())
         yield Sample.of(table.CONSUMER_REFUSED, int(counts.refused is not None), self._group)
+        for rule, held in counts.held_by_rule.items():
+            yield Sample.of(table.RULE_HELD, held, self._group, rule)
         for tenant, seconds in moment.tenants.items():
             yield Sample.of(table.TENANT_TIME, seconds, self._group, tenant)
             yield Sample.of(table.TENANT_WAITING, moment.tenants_ready[tenant], self._group, tenant)
@@ -222,6 +231,7 @@ class ConsumerSamples:
         yield Sample.of(table.CONSUMER_COMMITS, self._commits.acknowledged, self._group)
         yield Sample.of(table.CONSUMER_COMMIT_FAILURES, self._commits.failed, self._group)
         yield Sample.of(table.CONSUMER_COMMIT_TIME, self._commits.times.value(), self._group)
+        yield Sample.of(table.CONSUMER_MAP_TIME, self._commits.map_times.value(), self._group)
         yield Sample.of(table.CONSUMER_REBALANCES, self._fetching.rebalances, self._group)
 
     def _state(self) -> str:

@@ -242,8 +242,9 @@ class RulesGate(Gate):
                 log.info("The rule %s has ended %d records without a call of the handler.", id_, count)
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return the metrics `held` and `dropped`."""
-        return {"held": len(self._parked_under), "dropped": self._dropped}
+        """Return the metrics `held`, `dropped` and `held_by_rule`."""
+        held_by_rule = {rule.id: len(self._parked.get(rule.id, ())) for rule in self._book.rules}
+        return {"held": len(self._parked_under), "dropped": self._dropped, "held_by_rule": held_by_rule}
 
 
 class _Fields:
