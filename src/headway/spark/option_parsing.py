@@ -1,12 +1,12 @@
 """Parsers for options, which Spark passes as text. Each parser raises `ConfigError` if the text is not valid."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
+from headway.core.duration import parse_duration
 from headway.core.levels.naming import MOST_LEVELS
 from headway.declarations import shown
 from headway.errors import ConfigError
@@ -14,14 +14,12 @@ from headway.errors import ConfigError
 KAFKA_PREFIX = "kafka."
 SERVERS = f"{KAFKA_PREFIX}bootstrap.servers"
 
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 LARGEST = 2**63 - 1
 """The largest of Kafka's offsets and times, and of Spark's whole numbers."""
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _DIGITS = 40  # further digits of a number are not parsed
 _PRIORITIES_EXAMPLE = '{"payments": 2, "clicks": 0}: topic, level'
-_DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|h|d)")
 
 
 def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) -> None:
@@ -92,12 +90,12 @@ def duration(name: str, value: str) -> float:
     """Parse a duration into seconds.
 
     >>> duration("maxTriggerDelay", "15m"), duration("maxTriggerDelay", "500ms")
-    (900, 0.5)
+    (900.0, 0.5)
     """
-    found = _DURATION.fullmatch(value.strip().lower())
-    if not found:
+    seconds = parse_duration(value)
+    if seconds is None:
         raise ConfigError(f"The option `{name}` is {shown(value)}; it must be a duration: 500ms, 30s, 15m, 12h or 7d.")
-    return int(found[1]) * _UNITS[found[2]]
+    return seconds
 
 
 def moment_ms(value: str) -> int | None:

@@ -1,16 +1,13 @@
 """Delays and due times in the form in which users type and read them."""
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
 from headway.core.delay.ladder import Ladder
+from headway.core.duration import SECONDS_PER_UNIT, parse_duration
 from headway.errors import ConfigError
-
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
-_DELAY = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w|y)")
 
 FOREVER = "forever"
 
@@ -20,14 +17,9 @@ class DelayParameter(click.ParamType[float]):
 
     name = "DELAY"
 
-    def seconds(self, text: str) -> float | None:
-        """Parse `5m` as 300.0. Returns None for text that is not a delay."""
-        found = _DELAY.fullmatch(text.strip())
-        return float(found[1]) * _UNITS[found[2]] if found else None
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = self.seconds(str(value))
-        if seconds is None and self.seconds(str(value).removeprefix("-")) is not None:
+        seconds = parse_duration(str(value))
+        if seconds is None and parse_duration(str(value).removeprefix("-")) is not None:
             self.fail(f"{value!r} is in the past. Give a delay from now, such as 5m.", param, ctx)
         if seconds is None:
             self.fail(f"{value!r} is not a delay. Give a number and a unit: 250ms, 90s, 5m, 2h, 30d, 2y.", param, ctx)
@@ -44,7 +36,7 @@ class Retention(click.ParamType[timedelta]):
             return value
         if value == FOREVER:
             return timedelta.max
-        seconds = DelayParameter().seconds(str(value))
+        seconds = parse_duration(str(value))
         if not seconds:
             self.fail(
                 f"{value!r} is not valid. Give a number and a unit, such as 12h or 30d, or {FOREVER!r}.", param, ctx
@@ -85,7 +77,7 @@ class Moment(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            ago = DUE.seconds(str(value))
+            ago = parse_duration(str(value))
             # Without a zone, a time is local.
             time = datetime.fromisoformat(str(value)) if ago is None else datetime.now(UTC) - timedelta(seconds=ago)
             return int(time.timestamp() * 1000)
@@ -132,5 +124,5 @@ def describe_ms(time: int) -> str:
     >>> describe_ms(90_000), describe_ms(86_400_000)
     ('1.5 m', '1 d')
     """
-    unit = next((unit for unit in ("d", "h", "m", "s") if time >= _UNITS[unit] * 1000), "ms")
-    return f"{time / 1000 / _UNITS[unit]:.3g} {unit}"
+    unit = next((unit for unit in ("d", "h", "m", "s") if time >= SECONDS_PER_UNIT[unit] * 1000), "ms")
+    return f"{time / 1000 / SECONDS_PER_UNIT[unit]:.3g} {unit}"

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from headway.cli.display.terminal import count
-from headway.cli.options.due_times import DUE
 from headway.cli.options.kafka_options import ConnectionSettings
 from headway.cli.options.logical_topics import count_levels
 from headway.cli.records.lines import LongLine
 from headway.core.delay.changes import Settled
 from headway.core.delay.schedule import HandleParts
+from headway.core.duration import parse_duration
 from headway.core.levels.naming import level_topic
 from headway.delay.change_request import ChangeRequest
 from headway.delay.commands import ANSWER_WITHIN, no_relay
@@ -60,7 +60,7 @@ def schedule_lines(
                 )
             value = line.rstrip(b"\r\n")
             if rule is not None:
-                interval = DUE.seconds(rule)
+                interval = parse_duration(rule)
                 handle = scheduler.every(rule if interval is None else interval, key, value, topic, zone=zone, **more)
             else:
                 handle = scheduler.send_later(key, value, topic, when, **more)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from headway.core.duration import parse_duration
 from headway.core.selectors.conditions import (
     OPERATORS,
     All,
@@ -40,7 +41,6 @@ HEADER = "header."
 _FIELDS = TEXT_FIELDS | BYTES_FIELDS | NUMBER_FIELDS | TIME_FIELDS
 
 _DEEPEST = 50  # parentheses and negations within each other
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _KEYWORDS = {"and", "or", "not", "is", "null", "like", "in", "between"}
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -53,7 +53,6 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -228,9 +227,9 @@ def _constant(tokens: _Lexemes, field: str) -> Constant:
             raise tokens.error(f"{field} is compared with a number", token)
         return float(token.text) if "." in token.text else int(token.text)
     if field in TIME_FIELDS:
-        if not (found := _TIME.fullmatch(token.text)):
+        if (seconds := parse_duration(token.text)) is None:
             raise tokens.error(f"{field} is compared with a time: a number and a unit, such as 90s, 5m or 2h", token)
-        return float(found[1]) * _UNITS[found[2]]
+        return seconds
     if token.kind == "hex":
         if field in TEXT_FIELDS:
             raise tokens.error(f"{field} is text, which has no bytes", token)
