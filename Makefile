@@ -11,7 +11,7 @@ TESTERS ?= 5
 SLOW_TESTERS ?= 2
 WITHIN ?=
 
-.PHONY: help setup demo test test-interrupts test-slow test-all lint bench speed peers quirks lock clean
+.PHONY: help setup demo test test-interrupts test-slow test-all versions release lint bench speed peers quirks lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -70,6 +70,12 @@ test-interrupts:  ## Ctrl-C at chosen instructions, in a process of its own for 
 
 test-all: test test-slow test-interrupts  ## every test there is
 
+versions: $(READY)  ## tests on each Python there is, and with the oldest and newest dependencies [ARGS="-s lowest"]
+	VIRTUAL_ENV= $(BIN)/uv tool run --python $(BIN)/python nox==2026.10.20 $(ARGS)
+
+release: $(READY)  ## the files of a release in dist/, each one installed and tried [ARGS=--rehearse]
+	$(BIN)/python tools/release.py $(ARGS)
+
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -94,4 +100,4 @@ lock: $(READY)  ## resolve the dependencies anew into requirements.lock
 	  --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) bench-output demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) bench-output demo-output dist .nox .mypy_cache .ruff_cache .pytest_cache .hypothesis
