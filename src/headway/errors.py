@@ -50,6 +50,7 @@ __all__ = [
     "AuthorizationError",
     "BatchError",
     "BufferFullError",
+    "CallFailedError",
     "ClosedError",
     "ConfigError",
     "DeliveryError",
@@ -78,6 +79,7 @@ __all__ = [
     "ScheduleError",
     "SerializationError",
     "TimeLimitError",
+    "TopicExistsError",
     "TransactionError",
     "UnreadableError",
     "WakeupError",
@@ -118,6 +120,10 @@ class AuthenticationError(KafkaError):
 
 class AuthorizationError(KafkaError):
     """Kafka's ACLs do not permit the operation. The message names the missing permission and how to grant it."""
+
+
+class TopicExistsError(KafkaError):
+    """A topic was not created, because Kafka already has a topic of that name."""
 
 
 class FetchError(KafkaError):
@@ -229,6 +235,20 @@ class EarlierAttemptError(HeadwayError):
 
     def __str__(self) -> str:
         return f"{self.exception}: {self.message}" if self.message else self.exception
+
+
+class CallFailedError(HeadwayError):
+    """The record of a call failed for good, was dropped or expired, so the call has no result.
+
+    Attributes:
+        exception: The name of the exception's type, such as "TimeoutError".
+        message: The exception's message.
+    """
+
+    def __init__(self, text: str, exception: str = "", message: str = "") -> None:
+        super().__init__(text)
+        self.exception = exception
+        self.message = message
 
 
 class ExpiredError(HeadwayError):

@@ -17,7 +17,7 @@ from confluent_kafka.admin._resource import ResourceType
 from headway.core.connection_failures import without_counters
 from headway.core.levels.naming import how_to_create, is_topic_name
 from headway.core.permissions import Permission
-from headway.errors import AuthorizationError, KafkaError
+from headway.errors import AuthorizationError, KafkaError, TopicExistsError
 from headway.kafka.allowed_operations import (
     Allowed,
     allowed_by,
@@ -270,11 +270,11 @@ class Admin:
 
         By default the brokers choose the replication factor.
 
-        If one of the topics already exists, this raises `KafkaError` and creates none of them.
+        If one of the topics already exists, this raises `TopicExistsError` and creates none of them.
         """
         names = [topic.name for topic in topics]
         if existing := sorted(self.topics(named=names).seen):
-            raise KafkaError(
+            raise TopicExistsError(
                 f"Kafka already has {_listed(existing)}, so no topic was created. Choose another name, or first "
                 "delete the existing topics with `headway topics delete`."
             )
@@ -285,11 +285,30 @@ class Admin:
         replicas = _BROKER_DEFAULT if replication_factor is None else replication_factor
         wanted = [cimpl.NewTopic(name, count, replicas, config=dict(config)) for name, count, config in topics]
         _wait(self._client.create_topics(wanted, operation_timeout=TOPIC_CHANGED_WITHIN), "Create", self._settings)
-        deadline = time.monotonic() + TOPIC_CHANGED_WITHIN
         # A client that is permitted to create topics is not necessarily permitted to see them.
         with contextlib.suppress(AuthorizationError):
-            while len(self.topics(named=names).look_up(names)) < len(names) and time.monotonic() < deadline:
-                time.sleep(_ASK_AGAIN_AFTER)
+            self._await_topics(names)
+
+    def ensure_topic(self, topic: str, partitions: int, config: Mapping[str, str], wanted: str = "Read") -> int:
+        """Create a Kafka topic if it does not exist, and return its number of partitions.
+
+        Several processes can do this at the same time. An existing topic keeps its settings. `wanted` is the operation
+        that an error about missing permissions names. Raises `KafkaError` if the topic can be neither found nor
+        created.
+        """
+        if (count := self.topics(wanted).get(topic)) is not None:
+            return count
+        try:
+            self.create([topic], partitions, config=config)
+        except TopicExistsError:  # another process has just created it, perhaps with more or fewer partitions
+            self._await_topics([topic])
+        return self.topics(wanted).get(topic) or partitions
+
+    def _await_topics(self, names: Collection[str]) -> None:
+        """Wait until the brokers list topics that have just been created."""
+        deadline = time.monotonic() + TOPIC_CHANGED_WITHIN
+        while len(self.topics(named=names).look_up(names)) < len(names) and time.monotonic() < deadline:
+            time.sleep(_ASK_AGAIN_AFTER)
 
     def delete(self, topics: Collection[str]) -> None:
         """Delete Kafka topics with all their records, and wait until the brokers no longer list them."""
@@ -381,16 +400,19 @@ def describe(error: ck.KafkaError) -> str:
 
 def _wait(futures: Mapping[str, Future[None]], operation: str, config: Config) -> None:
     refused: dict[str, list[str]] = {}
+    kind: type[KafkaError] = KafkaError
     for name, future in sorted(futures.items()):
         try:
             future.result()
         except ck.KafkaException as error:
             if missing := why_refused(error.args[0], operation, config, topic=name):
                 raise missing from error
+            if error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
+                kind = TopicExistsError
             refused.setdefault(error.args[0].str().rstrip("."), []).append(name)
     if refused:
         reasons = "; ".join(f"{_listed(names)} ({reason})" for reason, names in refused.items())
-        raise KafkaError(f"Kafka did not {operation.lower()} {reasons}.")
+        raise kind(f"Kafka did not {operation.lower()} {reasons}.")
 
 
 def _listed(names: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import cimpl
 
 from headway.declarations import check_whole, shown
-from headway.errors import ConfigError, KafkaError
+from headway.errors import ConfigError, TopicExistsError
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.forks import register_for_forks
 from headway.kafka.binding.librdkafka import handle_of, lib
@@ -55,13 +55,13 @@ class MockCluster(Closable):
         return set(self._client.list_topics(timeout=_STARTS_WITHIN).topics)
 
     def create(self, topics: Iterable[str], partitions: int) -> None:
-        """Create Kafka topics with 1 to 10,000 partitions each. Raises `KafkaError` if one of them exists already."""
+        """Create Kafka topics with 1 to 10,000 partitions each. Raises `TopicExistsError` if one exists already."""
         check_whole("partitions", partitions, 1)
         if partitions > _MAX_PARTITIONS:
             raise ConfigError(f"partitions is {shown(partitions)}; the mock cluster accepts at most {_MAX_PARTITIONS}.")
         for topic in topics:
             if topic in self.topics():
-                raise KafkaError(f"The mock cluster already has a topic {topic}. Choose another name.")
+                raise TopicExistsError(f"The mock cluster already has a topic {topic}. Choose another name.")
             if lib.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1):
                 raise ConfigError(
                     f"The mock cluster cannot create a topic named {topic!r} with {partitions} partitions. Choose "

@@ -55,14 +55,7 @@ class KeyedTopic(Closable):
 
         `wanted` is the operation that an error about missing permissions names. Raises `KafkaError` if Kafka refuses.
         """
-        admin = self._reader().admin
-        if self.name in admin.topics(wanted):
-            return
-        try:
-            admin.create([self.name], 1, config=_COMPACTED)
-        except KafkaError:
-            if self.name not in admin.topics(wanted):  # otherwise another process has created it in the meantime
-                raise
+        self._reader().admin.ensure_topic(self.name, 1, _COMPACTED, wanted)
 
     def read(self, is_over: Callable[[], bool] = lambda: False) -> KeyedValues:
         """Return all values. Only the end is requested if nothing has changed since the last call.

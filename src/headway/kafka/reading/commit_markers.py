@@ -13,7 +13,7 @@ committed offsets a week after the last commit, and a batch may be repeated afte
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -64,25 +64,16 @@ def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> No
 
     Raises `KafkaError` if the topic cannot be created, or has too few partitions.
     """
-    count = admin.topics(named=[topic]).get(topic)
-    if count is None:
-        count = _create(admin, topic, _COMPACTION if lasting else _A_DAY)
-    _check_partitions(topic, count)
-
-
-def _create(admin: Admin, topic: str, config: Mapping[str, str]) -> int:
-    """Create the topic, unless another process creates it at the same moment. Returns its number of partitions."""
+    config = _COMPACTION if lasting else _A_DAY
     try:
-        admin.create([topic], _PARTITIONS, config=config)
+        count = admin.ensure_topic(topic, _PARTITIONS, config)
     except KafkaError as error:
-        if (count := admin.topics(named=[topic]).get(topic)) is None:
-            raise KafkaError(
-                f"The topic {topic}, where exactly-once delivery keeps its markers, does not exist and could not be "
-                f"created: {error} Create it with {_PARTITIONS} partitions and "
-                f"cleanup.policy={config['cleanup.policy']}, or choose delivery=at_least_once."
-            ) from error
-        return count
-    return _PARTITIONS
+        raise KafkaError(
+            f"The topic {topic}, where exactly-once delivery keeps its markers, does not exist and could not be "
+            f"created: {error} Create it with {_PARTITIONS} partitions and cleanup.policy={config['cleanup.policy']}, "
+            "or choose delivery=at_least_once."
+        ) from error
+    _check_partitions(topic, count)
 
 
 def _check_partitions(topic: str, count: int) -> None:

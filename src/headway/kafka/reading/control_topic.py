@@ -39,18 +39,8 @@ class ControlTopic:
         self._config = config
         self._topic = topic
         self._admin = Admin(config)
-        self._find_or_create()
+        self._admin.ensure_topic(topic, 1, _A_DAY)
         self._admin.require(topic_permissions("Read", topic) + topic_permissions("Write", topic))
-
-    def _find_or_create(self) -> None:
-        if self._topic in self._admin.topics("Read"):
-            return
-        try:
-            self._admin.create([self._topic], 1, config=_A_DAY)
-        except KafkaError:
-            # Another process may have created the topic in the meantime.
-            if self._topic not in self._admin.topics("Read"):
-                raise
 
     def end(self) -> int:
         """Return the offset of the next message.
