@@ -38,6 +38,7 @@ ALLOWED = {
     "spark": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "runtime", "workers"}
     | _BASE,
     "pipelines": {"settings"},
+    "calls": {"core", "delay", "errors", "kafka", "priority", "records", "runtime", "settings"},
     "rules": {"core", "errors", "kafka", "runtime", "settings"},
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"workers"}

@@ -55,6 +55,7 @@ _PARALLEL = (
     RolePart("steered", "with `steered=True`", ("Read Topic headway-rules", "Create Topic headway-rules")),
     RolePart("outputs", "with outputs", ("Write Topic <output>",)),
     RolePart("dead letters", "with dead letters", ("Write Topic <dead letters>",)),
+    RolePart("results", "with `result_topic`", ("Write Topic <results>", "Create Topic <results>")),
     RolePart("transactional", "with `commit_mode='transactional'`", ("Write TransactionalId <transactional id>",)),
     RolePart("due", "with `RetryLater`, or outputs with `due`", _SCHEDULING),
     _IDS,
@@ -83,6 +84,7 @@ ROLES: Final[Mapping[str, Role]] = {
         (
             RolePart("", "", ("Write Topic <topic>",)),
             RolePart("transactional", "with a `transactional.id`", ("Write TransactionalId <transactional id>",)),
+            RolePart("calls", "with `Calls`", ("Read Topic <results>", "Create Topic <results>")),
             _DUE,
             _IDS,
         ),

@@ -32,7 +32,7 @@ class CallCheck(Protocol):
         """Raise an error if the process died during the job's last attempt. The handler is then not called."""
 
 
-class _Calls:
+class _JobCalls:
     """Calls a handler, and reports the outcome to the dispatch.
 
     Args:
@@ -76,7 +76,7 @@ class _Calls:
         self._dispatch.give_up(failure)
 
 
-class RecordCalls(_Calls):
+class RecordCalls(_JobCalls):
     """Calls a handler of single records."""
 
     def call(self, job: Job) -> Any:
@@ -92,7 +92,7 @@ class RecordCalls(_Calls):
         return self._dispatch.done(job[0])
 
 
-class BatchCalls(_Calls):
+class BatchCalls(_JobCalls):
     """Calls a handler of batches."""
 
     def call(self, job: Job) -> Any:

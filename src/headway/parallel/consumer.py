@@ -96,6 +96,9 @@ class ParallelConsumer:
         retries: When and how often failed records are retried. By default forever, at most a minute apart.
         dead_letter_topic: The topic for records that are no longer retried. Without it, such a record ends the run with
             `HandlerError`.
+        result_topic: The topic for the results of calls (`headway.calls`). If a record is a call, the handler's return
+            value is stored there as JSON, or the error if the record failed for good. The topic is created if it does
+            not exist. Only for handlers of single records.
         commit_mode: `async` to commit in the background, `sync` to fetch no records while a commit is pending, or
             `transactional` to commit outputs, dead letters and offsets in one transaction, by default every 100 ms.
         producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`. Its settings

@@ -1,5 +1,7 @@
 """The outputs of handlers in the form that is sent to Kafka."""
 
+from enum import Enum, auto
+
 from headway.core.delay.schedule import Schedule
 from headway.core.outgoing_record import OutgoingRecord
 from headway.core.record_size import size_of
@@ -7,11 +9,23 @@ from headway.execution.jobs import Job
 from headway.records.record_types import ProducerRecord
 
 
-class HandlerOutput(OutgoingRecord, kw_only=True):
-    """An output of a handler, a dead letter that replaces outputs, or a copy of a record that is moved.
+class OutputKind(Enum):
+    """Why a record is sent.
 
-    `job` is the job that it belongs to. `returned` is the record that the handler returned, or None for a dead letter
-    and for a copy. `is_copy` is True for a copy, which takes the place of its record in another topic.
+    A handler returned it, it is a dead letter, it is a copy that takes the place of its record in another topic, or it
+    is the result of a call.
+    """
+
+    RETURNED = auto()
+    LETTER = auto()
+    COPY = auto()
+    RESULT = auto()
+
+
+class HandlerOutput(OutgoingRecord, kw_only=True):
+    """A record that is sent for a record of the input: an output of its handler, or what `kind` says.
+
+    `job` is the job that it belongs to. `returned` is the record that the handler returned, or None for other kinds.
 
     If the output has a `schedule`, it is due later, and its delay topic must be chosen before it can be sent. Until
     `is_by_brokers_clock` is True, the times of the schedule come from this machine's clock.
@@ -19,14 +33,9 @@ class HandlerOutput(OutgoingRecord, kw_only=True):
 
     job: Job
     returned: ProducerRecord | None
+    kind: OutputKind = OutputKind.RETURNED
     schedule: Schedule | None = None
     is_by_brokers_clock: bool = False
-    is_copy: bool = False
-
-    @property
-    def is_letter(self) -> bool:
-        """True for a dead letter."""
-        return self.returned is None and not self.is_copy
 
     @property
     def level(self) -> int:

@@ -16,7 +16,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import RecordAttempt
 from headway.kafka.producer.client import ProducerClient
 from headway.parallel.brought_along import history_of_copy
-from headway.parallel.handler_output import HandlerOutput
+from headway.parallel.handler_output import HandlerOutput, OutputKind
 from headway.parallel.postponement import Postponement
 from headway.parallel.transactions import Transactions
 from headway.records.history import without_history
@@ -33,7 +33,7 @@ def copy_of(attempt: RecordAttempt, topic: str, group: str) -> HandlerOutput:
     record = attempt.record
     headers = [*without_history(record.headers), history_of_copy(attempt, topic, group).header()]
     return HandlerOutput(
-        topic, record.raw_value, record.raw_key, headers=headers, job=(attempt,), returned=None, is_copy=True
+        topic, record.raw_value, record.raw_key, headers=headers, job=(attempt,), returned=None, kind=OutputKind.COPY
     )
 
 

@@ -74,6 +74,7 @@ class ParallelOptionsDict(TypedDict, total=False):
     distributor: Distributor | None
     retries: Retries | None
     dead_letter_topic: str | None
+    result_topic: str | None
     commit_mode: CommitMode
     producer_config: Config | None
     hand_over_timeout: float
@@ -111,6 +112,7 @@ class ParallelOptions:
     distributor: Distributor | None = None
     retries: Retries | None = None
     dead_letter_topic: str | None = None
+    result_topic: str | None = None
     commit_mode: CommitMode = "async"
     producer_config: Config | None = field(default=None, repr=False)  # not in the repr, because it can contain secrets
     hand_over_timeout: float = 10.0
@@ -171,6 +173,10 @@ class ParallelOptions:
             check_kind("circuit_breaker", self.circuit_breaker, CircuitBreaker, wanted)
         if self.lifespan is not None:
             check_lifespan(self.lifespan)
+        if self.result_topic is not None and not is_topic_name(self.result_topic):
+            raise ConfigError(
+                f"result_topic is {self.result_topic!r}; it must be a valid name of a topic, or left out."
+            )
         self._check_dead_letters()
         self._check_tenants()
         if self.latest_only:

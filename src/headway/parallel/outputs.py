@@ -21,8 +21,9 @@ from headway.kafka.producer.headers import check_headers, check_timestamp, heade
 from headway.kafka.producer.sendable import is_partition, no_partition
 from headway.kafka.producer.targets import Targets
 from headway.kafka.serialization import key_writer, value_writer
+from headway.parallel.call_results import CallResults
 from headway.parallel.delayed_outputs import DelayedOutputs
-from headway.parallel.handler_output import HandlerOutput
+from headway.parallel.handler_output import HandlerOutput, OutputKind
 from headway.records.record_types import ConsumerRecord, Header, ProducerRecord, RecordMetadata
 from headway.settings.config import Config, OutputSettings
 
@@ -39,7 +40,11 @@ _MOST_BYTES = 1_000_000  # librdkafka's default for message.max.bytes
 
 
 class HandlerOutputs:
-    """Converts the `ProducerRecord`s that handlers return to outputs. Calls `on_output` for each stored output."""
+    """Converts the `ProducerRecord`s that handlers return to outputs. Calls `on_output` for each stored output.
+
+    With `results`, the results of calls are outputs, too. If `returns_outputs` is False, what handlers return is only
+    the result of a call. Otherwise the results have no value.
+    """
 
     def __init__(
         self,
@@ -50,8 +55,12 @@ class HandlerOutputs:
         scheduler: str,
         *,
         of_batches: bool = False,
+        returns_outputs: bool = True,
+        results: CallResults | None = None,
     ) -> None:
         self._of_batches = of_batches
+        self._returns_outputs = returns_outputs
+        self.results = results
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
         config = {**connection, **settings.kafka}
@@ -66,10 +75,15 @@ class HandlerOutputs:
         Raises an error if a value is not a record, or if Kafka would certainly refuse it. All outputs are checked
         before the first one is sent, so that usually none is stored if one of them is invalid.
         """
-        if returned is None:
-            return []
-        records = [returned] if isinstance(returned, ProducerRecord) else _checked(returned)
-        return [self._output(job, record) for record in records]
+        outputs: list[HandlerOutput] = []
+        if self._returns_outputs and returned is not None:
+            records = [returned] if isinstance(returned, ProducerRecord) else _checked(returned)
+            outputs = [self._output(job, record) for record in records]
+        if self.results is not None:
+            result = self.results.of(job[0], None if self._returns_outputs else returned)
+            if result is not None:
+                outputs.append(result)
+        return outputs
 
     def _output(self, job: Job, record: ProducerRecord) -> HandlerOutput:
         if record.due is not None or record.id is not None or record.if_pending != "replace":
@@ -214,6 +228,9 @@ class Sending:
             if error is None:
                 self._outputs.delivered(output, message)
                 pending.report(None)
+            elif output.kind is OutputKind.RESULT:
+                log_refused_result(output, why_not_delivered(self._client, output.topic, error))
+                pending.report(None)
             else:
                 pending.report(why_not_delivered(self._client, output.topic, error))
 
@@ -222,7 +239,9 @@ class Sending:
                 self._outputs.delayed.place(output)
             self._client.send(output, report)
         except HeadwayError as error:
-            pending.report(error)
+            if output.kind is OutputKind.RESULT:
+                log_refused_result(output, error)
+            pending.report(None if output.kind is OutputKind.RESULT else error)
 
 
 class _UnstoredOutputs:
@@ -248,6 +267,11 @@ class _UnstoredOutputs:
             self._dispatch.complete_elsewhere(self._job, self._refused)
         else:
             self._dispatch.stored(self._job[0])
+
+
+def log_refused_result(output: HandlerOutput, reason: object) -> None:
+    """Log that the result of a call was not stored. Its record is done all the same."""
+    log.warning("The result of %r was not stored, so its sender gets no answer: %s", output.job[0].record, reason)
 
 
 def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> DeliveryError:

@@ -27,9 +27,12 @@ from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.transactional_writer import TransactionalWriter
+from headway.kafka.result_topic import ensure_result_topic
 from headway.parallel.batches import Batches
+from headway.parallel.call_results import CallResults
 from headway.parallel.dead_letters import DeadLetters, LetterTopic, most_bytes
 from headway.parallel.delayed_retries import DelayedRetries
+from headway.parallel.failed_calls import FailedCalls
 from headway.parallel.handler_spec import HandlerSpec
 from headway.parallel.moves import RecordMoves
 from headway.parallel.options import ParallelOptions
@@ -141,14 +144,20 @@ class RunParts:
         receiver: ResultReceiver | None = spec.receiver
         letters: Letters | None = None
         letter_topic = self._letter_topic()
+        results = self._make_call_results(spec) if options.result_topic is not None else None
         if options.commit_mode == "transactional":
-            transactions = self._make_transactions(spec, letter_topic)
-            receiver = transactions if spec.sends else receiver
+            transactions = self._make_transactions(spec, letter_topic, results)
+            receiver = transactions if spec.sends or results else receiver
             letters = transactions if letter_topic else None
-        elif spec.sends:
+        elif spec.sends or results:
             client = self._make_producer(None)
-            receiver = sending = Sending(client, self._make_outputs(client, spec), self._dispatch)
+            receiver = sending = Sending(client, self._make_outputs(client, spec, results), self._dispatch)
             self._clients.append(sending)
+        if results:
+            # A transaction stores the results of dead letters, but no dropped record is part of one.
+            is_transactional = self.transactions is not None
+            client = self._make_producer(None) if is_transactional else client
+            self._dispatch.add(FailedCalls(results, client, only_dropped=is_transactional))
         if letter_topic:
             letter_topic.require_writable()
             letters = letters or self._make_dead_letters(letter_topic)
@@ -259,10 +268,22 @@ class RunParts:
             self._clients.append(letters)
         return letters
 
-    def _make_transactions(self, spec: HandlerSpec, letter_topic: LetterTopic | None) -> Transactions:
+    def _make_call_results(self, spec: HandlerSpec) -> CallResults:
+        topic = self._options.result_topic or ""
+        if spec.batches or spec.receiver:
+            raise ConfigError(
+                f"result_topic is {topic!r}, but only handlers of single records whose results are not streamed can "
+                "answer calls. Leave out result_topic, or use run or run_and_produce without batches."
+            )
+        return CallResults(topic, ensure_result_topic(Admin(self._connection()), topic))
+
+    def _make_transactions(
+        self, spec: HandlerSpec, letter_topic: LetterTopic | None, results: CallResults | None
+    ) -> Transactions:
         client = self._make_producer(self._transactional_id())
         has_generated_id = "transactional.id" not in self._options.outputs.kafka
-        transactions = self._transactions(client, self._make_outputs(client, spec), letter_topic, has_generated_id)
+        outputs = self._make_outputs(client, spec, results)
+        transactions = self._transactions(client, outputs, letter_topic, has_generated_id)
         transactions.fence()
         self._clients.append(transactions)
         self.transactions = transactions
@@ -294,7 +315,7 @@ class RunParts:
 
         return RecordMoves(self._dispatch, self._settings.group, self._wake, make, self.transactions)
 
-    def _make_outputs(self, client: ProducerClient, spec: HandlerSpec) -> HandlerOutputs:
+    def _make_outputs(self, client: ProducerClient, spec: HandlerSpec, results: CallResults | None) -> HandlerOutputs:
         return HandlerOutputs(
             self._options.outputs,
             client,
@@ -302,6 +323,8 @@ class RunParts:
             self._connection(),
             self._settings.scheduler,
             of_batches=spec.batches is not None,
+            returns_outputs=spec.sends,
+            results=results,
         )
 
     def _make_producer(self, transactional_id: str | None) -> ProducerClient:

@@ -35,8 +35,8 @@ from headway.kafka.consumer.level_consumers import LevelConsumers, MemberOffsets
 from headway.kafka.consumer.standing import not_a_member
 from headway.kafka.producer.transactional_writer import FORBIDDEN, NotStoredError, Rejection, TransactionalWriter
 from headway.parallel.dead_letters import LetterTopic
-from headway.parallel.handler_output import HandlerOutput
-from headway.parallel.outputs import HandlerOutputs
+from headway.parallel.handler_output import HandlerOutput, OutputKind
+from headway.parallel.outputs import HandlerOutputs, log_refused_result
 from headway.runtime.background import in_background
 from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
@@ -173,9 +173,15 @@ class Transactions:
         return self._dispatch.complete(job)
 
     def send(self, attempt: RecordAttempt, error: BaseException, reason: str) -> None:
-        """Send a dead letter for a failed attempt in the next transaction, which also commits the record's offset."""
+        """Send a dead letter for a failed attempt in the next transaction, which also commits the record's offset.
+
+        The transaction also has the result of a call, if the record is one.
+        """
         if self._letters:
-            self._dispatch.stored(attempt, (_letter(self._letters, attempt, error, reason),))
+            letter = _letter(self._letters, attempt, error, reason)
+            results = self._outputs.results
+            result = results and results.of_failure(attempt, error)
+            self._dispatch.stored(attempt, (letter, result) if result else (letter,))
 
     # Committing
 
@@ -261,8 +267,8 @@ class Transactions:
                 raise
         self.nothing_to_commit(_levels_of(parts))
         self._written.update(output.topic for output in outputs)
-        self.copies += sum(output.is_copy for output in outputs)
-        if letters := sum(output.is_letter for output in outputs):
+        self.copies += sum(output.kind is OutputKind.COPY for output in outputs)
+        if letters := sum(output.kind is OutputKind.LETTER for output in outputs):
             self._dispatch.letters_committed(letters)
         for output, message in delivered:
             self._outputs.delivered(output, message)
@@ -372,17 +378,22 @@ class Transactions:
         """
         refused = outputs[index]
         topic = refused.topic
-        if refused.is_letter:
+        if refused.kind is OutputKind.RESULT:
+            log_refused_result(refused, rejection.reason)
+            if rejection.error == FORBIDDEN:  # none of them can be stored
+                return [each for each in outputs if each.kind is not OutputKind.RESULT]
+            return [*outputs[:index], *outputs[index + 1 :]]
+        if refused.kind is OutputKind.LETTER:
             if rejection.error in _TOO_LARGE and (smaller := halved(refused)):
                 return [*outputs[:index], smaller, *outputs[index + 1 :]]
             self._keep_back(outputs, topic, "A dead letter", self._explained(rejection))
-        if refused.is_copy and self._letters is None:
+        if refused.kind is OutputKind.COPY and self._letters is None:
             self._keep_back(outputs, topic, "The copy of a moved record", rejection)
         if rejection.error == FORBIDDEN and topic in self._written:
             self._keep_back(outputs, topic, "An output", rejection)
         refused_alike = [refused]
         if rejection.error == FORBIDDEN:
-            refused_alike = [each for each in outputs if not each.is_letter and each.topic == topic]
+            refused_alike = [each for each in outputs if each.kind is not OutputKind.LETTER and each.topic == topic]
         for job in {id(each.job): each.job for each in refused_alike}.values():
             outputs = self._with_letters_for(outputs, job, f"An output for {topic} was refused: {rejection.reason}")
         return outputs
@@ -413,13 +424,23 @@ class Transactions:
         for attempt in job:
             log_dead_letter(attempt, error, _REASON)
         letters = [_letter(self._letters, attempt, error, _REASON) for attempt in job]
+        if self._outputs.results is not None:
+            letters += filter(None, [self._outputs.results.of_failure(attempt, error) for attempt in job])
         first = next(place for place, output in enumerate(outputs) if output.job is job)
         return [*outputs[:first], *letters, *(output for output in outputs[first:] if output.job is not job)]
 
 
 def _letter(topic: LetterTopic, attempt: RecordAttempt, error: BaseException, reason: str) -> HandlerOutput:
     letter = topic.letter(attempt, error, reason)
-    return HandlerOutput(letter.topic, letter.value, letter.key, headers=letter.headers, job=(attempt,), returned=None)
+    return HandlerOutput(
+        letter.topic,
+        letter.value,
+        letter.key,
+        headers=letter.headers,
+        job=(attempt,),
+        returned=None,
+        kind=OutputKind.LETTER,
+    )
 
 
 def _levels_of(parts: Iterable[MemberOffsets]) -> list[int]:

@@ -9,7 +9,7 @@ session.
 from headway.runtime.lazy_import import importer
 
 _MODULES = {
-    "Call": "headway.testing.outcome",
+    "HandlerCall": "headway.testing.outcome",
     "Clock": "headway.testing.service_clock",
     "DeadLetter": "headway.testing.outcome",
     "MockCluster": "headway.kafka.binding.mock_cluster",

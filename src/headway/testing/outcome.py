@@ -10,7 +10,7 @@ from headway.delay.pending import Pending
 from headway.records.record_types import ConsumerRecord, Header, Message, ProducerRecord, headers_of
 
 
-class Call(NamedTuple):
+class HandlerCall(NamedTuple):
     """One call of the handler, with a record or a batch.
 
     `attempt` is the number of the attempt, counted from 1. For a batch, it is the highest number among the batch's
@@ -54,7 +54,7 @@ class Scheduled(NamedTuple):
 class WorkerRun:
     """The outcome of a run of a worker. Calls and outputs are in the order in which they happened."""
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[HandlerCall] = field(default_factory=list)
     """The calls of the handler."""
     outputs: list[ProducerRecord] = field(default_factory=list)
     """The outputs that were stored, for a worker with `produces`."""
@@ -69,7 +69,7 @@ class WorkerRun:
         return [call.returned for call in self.calls if call.error is None]
 
     @property
-    def failures(self) -> list[Call]:
+    def failures(self) -> list[HandlerCall]:
         """The calls that raised an error."""
         return [call for call in self.calls if call.error is not None]
 

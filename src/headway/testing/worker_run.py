@@ -24,7 +24,7 @@ from headway.priority.producer import Producer
 from headway.records.record_types import ProducerRecord
 from headway.settings.config import DEFAULT_SCHEDULER, Config
 from headway.testing.early_delivery import EarlyDelivery
-from headway.testing.outcome import Call, WorkerRun, dead_letter_of, scheduled_of
+from headway.testing.outcome import HandlerCall, WorkerRun, dead_letter_of, scheduled_of
 from headway.testing.stand_ins import declaration_of
 from headway.workers.worker import Worker
 
@@ -73,7 +73,7 @@ def run_until_idle(
             serialisers are not used.
         partitions: The number of partitions of topics that are created because they do not exist yet.
         timeout: How many seconds the worker has to become idle.
-        skip_waits: Retry failed records at once. `Call.wait` then gives the time that would have been waited.
+        skip_waits: Retry failed records at once. `HandlerCall.wait` then gives the time that would have been waited.
         advance: How many seconds the clock for due times may advance. Whenever the worker is idle, the clock jumps to
             the next time at which a record for one of the worker's topics is due, and a relay delivers that record. So
             records arrive in the order of their due times, even those that are scheduled after a jump. Schedules from
@@ -371,7 +371,7 @@ class _ObservedRun:
         if error is not None and not in_batches:
             verdict = self._retries.decide(record, attempt, error, now=0.0, random_number=0.0)
             wait = verdict.at if isinstance(verdict, Again) else None
-        self._outcome.calls.append(Call(records, attempt, returned, error, wait))
+        self._outcome.calls.append(HandlerCall(records, attempt, returned, error, wait))
         if error is not None and attempt >= _MOST_ATTEMPTS and self._retries_forever:
             self.give_up()
         if self._is_mock and (what := _needs_delay(returned, error)):

@@ -1,0 +1,1 @@
+"""Calls: records whose senders want the handler's result. The ids of calls, and the stored form of results."""
