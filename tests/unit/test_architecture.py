@@ -63,7 +63,7 @@ ONLY_IN = {
     "starlette": {"dashboard"},
     "jinja2": {"dashboard"},
     "uvicorn": {"cli"},
-    "prometheus_client": {"metrics"},
+    "prometheus_client": {"metrics", "inspection"},
     "opentelemetry": {"metrics", "tracing"},
     "matplotlib": {"experiments"},
 }

@@ -4,12 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from headway.dashboard.formats import plural, time_span, whole
-from headway.inspection.snapshot import PartitionStatus, Snapshot
+from headway.inspection.snapshot import Snapshot
 
 MOST_CONCERNS = 8
-STUCK_AFTER = 10.0
-"""After this many seconds in the way, a record is stuck. Before that it may just be the lowest of those that run."""
-
 _LATE = 5.0  # seconds; a relay that keeps up is less than one second late
 _LONG_WORK = 3600.0  # seconds of work
 
@@ -29,22 +26,10 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
     return found[:MOST_CONCERNS]
 
 
-def in_the_way(snapshot: Snapshot, status: PartitionStatus) -> bool:
-    """Return whether the lowest record of a partition has held back its commit for long."""
-    return status.stuck is not None and snapshot.taken_at - status.stuck.since >= STUCK_AFTER
-
-
 def _stuck(snapshot: Snapshot) -> Iterator[Concern]:
-    found = [
-        (queue, level, each)
-        for queue, level in snapshot.levels
-        for each in level.partitions
-        if in_the_way(snapshot, each)
-    ]
-    found.sort(key=lambda each: each[2].stuck.since if each[2].stuck else 0.0)
-    for queue, level, status in found[:3]:
-        stuck = status.stuck
-        assert stuck is not None  # noqa: S101 - for the type checker
+    found = [(queue, level, status, stuck) for queue, level in snapshot.levels for status, stuck in level.stuck]
+    found.sort(key=lambda each: each[3].since)
+    for queue, level, status, stuck in found[:3]:
         tries = f", after {plural(stuck.attempts, 'failed attempt')}" if stuck.attempts else ""
         behind = f"{plural(stuck.behind, 'record')} behind it {'is' if stuck.behind == 1 else 'are'} not done"
         yield Concern(

@@ -51,7 +51,7 @@ def map_cells(status: PartitionStatus, most: int) -> list[MapCell]:
     count = min(most, size)
     bounds = [start + size * cell // count for cell in range(count + 1)]
     done = list(_done_before(status.offset_map, bounds))
-    stuck = status.stuck.offset if status.stuck else -1
+    stuck = status.stuck.offset if status.stuck and status.is_stuck else -1
     return [
         MapCell(first, after, below - above, _kind(below - above, after - first, is_stuck=first <= stuck < after))
         for first, after, above, below in zip(bounds, bounds[1:], done, done[1:], strict=False)
@@ -113,13 +113,13 @@ def hour_bars(hours: Sequence[tuple[float, int]], most: int = 48) -> list[HourBa
     return [HourBar(each, counts.get(each, 0), round(100 * counts.get(each, 0) / highest, 1)) for each in shown]
 
 
-def state_of(status: PartitionStatus, *, is_stuck: bool, is_read: bool) -> str:
+def state_of(status: PartitionStatus, *, is_read: bool) -> str:
     """Return the state of a partition in one word: "stuck", "unread", "waiting" or "idle".
 
     "unread" means that no member has the partition although it has records that are not done, and others of its queue
-    are read by members (`is_read`). `is_stuck` says whether a record has been in the way for long.
+    are read by members (`is_read`).
     """
-    if is_stuck:
+    if status.is_stuck:
         return "stuck"
     if status.not_done and status.member is None and is_read:
         return "unread"

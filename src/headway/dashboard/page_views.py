@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headway.dashboard import drawings
-from headway.dashboard.attention import concerns, in_the_way
+from headway.dashboard.attention import concerns
 from headway.dashboard.feed_opening import FeedOpening
 from headway.dashboard.formats import whole_value
 from headway.dashboard.level_history import SPANS
@@ -91,10 +91,7 @@ class Views:
         partitions = sorted(level.partitions, key=urgency) if order == "urgent" else list(level.partitions)
         start = number * _PARTITIONS_PER_PAGE
         is_read = has_members(snapshot, queue)
-        states = {
-            each.partition: drawings.state_of(each, is_stuck=in_the_way(snapshot, each), is_read=is_read)
-            for each in level.partitions
-        }
+        states = {each.partition: drawings.state_of(each, is_read=is_read) for each in level.partitions}
         return self._page(
             request,
             "queue",

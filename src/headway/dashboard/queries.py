@@ -48,5 +48,5 @@ def has_members(snapshot: Snapshot, queue: QueueStatus) -> bool:
 
 def urgency(status: PartitionStatus) -> tuple[bool, float, int, int]:
     """Return a sort key: stuck partitions first, the longest standing before others, then those with the most to do."""
-    stuck = status.stuck
+    stuck = status.stuck if status.is_stuck else None
     return stuck is None, stuck.since if stuck else 0.0, -status.not_done, status.partition

@@ -12,10 +12,17 @@ from starlette.responses import HTMLResponse, Response
 
 from headway.dashboard import drawings
 from headway.dashboard.access import Access
-from headway.dashboard.attention import in_the_way
 from headway.dashboard.formats import FILTERS
 from headway.dashboard.level_history import SPANS
 from headway.inspection.snapshot import Snapshot
+
+_SNAPSHOT = "snapshot from:body"
+_REFRESH = {
+    **dict.fromkeys(("/", "/queue", "/partition", "/members", "/dead", "/schedules"), _SNAPSHOT),
+    "/action": "every 1s",
+}
+"""When the pages at these addresses update themselves. It depends on the address and not on what is shown there now,
+because a page that says that there is no such queue must show the queue as soon as there is one."""
 
 
 class Renderer:
@@ -37,8 +44,6 @@ class Renderer:
         self._templates.globals |= {
             "link": _link,
             "map_strip": drawings.map_strip,
-            "state_of": drawings.state_of,
-            "in_the_way": in_the_way,
             "assets": _assets_version(),
             "spans": [span.name for span in SPANS],
         }
@@ -53,6 +58,7 @@ class Renderer:
             "name": name,
             "title": title,
             "here": _address(request),
+            "refresh": _REFRESH.get(request.url.path.removeprefix(request.scope.get("root_path", ""))),
             "csrf": self._access.csrf(visitor),
             "allow_actions": self._access.allow_actions,
             "has_login": self._access.token is not None,

@@ -1,6 +1,5 @@
 """Reads the `/metrics` of members, which have what Kafka does not: tenants, handler times and slots."""
 
-import importlib
 import threading
 import time
 from collections import defaultdict
@@ -219,9 +218,8 @@ def _shown(url: str) -> str:
 
 def _parser() -> Callable[[str], Iterable[Any]]:
     try:
-        module = importlib.import_module("prometheus_client.parser")
+        from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - needs an extra
     except ImportError:
         how = how_to_install("prometheus")
         raise ConfigError(f"Reading metrics needs prometheus_client. Install it: {how}.") from None
-    parse: Callable[[str], Iterable[Any]] = module.text_string_to_metric_families
-    return parse
+    return text_string_to_metric_families

@@ -5,9 +5,6 @@ from collections.abc import Iterator
 
 from headway.inspection.snapshot import LevelStatus, SeenChange, Snapshot
 
-STUCK_AFTER = 30.0
-"""The seconds after which it is worth a sentence that a record holds back the commit of its partition."""
-
 
 def changes_between(before: Snapshot, after: Snapshot) -> list[SeenChange]:
     """Return the changes of members, of the partitions that they have, of stuck records and of dead letters."""
@@ -21,7 +18,7 @@ def _sentences(before: Snapshot, after: Snapshot) -> Iterator[str]:
         if (earlier := levels.pop((level.group, level.kafka_topic), None)) is None:
             yield f"{level.kafka_topic} is now read by {level.group}."
         else:
-            yield from _stuck(before, earlier, after, level)
+            yield from _stuck(earlier, level)
     letters = {each.topic: each.total for each in before.dead_letters}
     for each in after.dead_letters:
         if (new := each.total - letters.get(each.topic, each.total)) > 0:
@@ -50,8 +47,8 @@ def _counted(name: str, count: int) -> str:
     return name if count == 1 else f"{count} members {name}"
 
 
-def _stuck(before: Snapshot, earlier: LevelStatus, after: Snapshot, level: LevelStatus) -> Iterator[str]:
-    was, now = _long_stuck(before, earlier), _long_stuck(after, level)
+def _stuck(earlier: LevelStatus, level: LevelStatus) -> Iterator[str]:
+    was, now = _stuck_offsets(earlier), _stuck_offsets(level)
     for partition, offset in now.items():
         if was.get(partition) != offset:
             yield f"Offset {offset:,} of {level.kafka_topic}, partition {partition}, is stuck."
@@ -60,6 +57,5 @@ def _stuck(before: Snapshot, earlier: LevelStatus, after: Snapshot, level: Level
             yield f"Offset {offset:,} of {level.kafka_topic}, partition {partition}, is no longer stuck."
 
 
-def _long_stuck(snapshot: Snapshot, level: LevelStatus) -> dict[int, int]:
-    found = level.stuck
-    return {each.partition: record.offset for each, record in found if snapshot.taken_at - record.since >= STUCK_AFTER}
+def _stuck_offsets(level: LevelStatus) -> dict[int, int]:
+    return {each.partition: record.offset for each, record in level.stuck}

@@ -34,6 +34,8 @@ class MemberStatus:
 class StuckRecord:
     """The record that holds back the commit of its partition: the lowest offset that is not done.
 
+    It is stuck if it `stands_still`. There is no other answer to when a record is stuck.
+
     Args:
         offset: Its offset.
         since: When the inspector first saw that this is the lowest offset that is not done.
@@ -51,8 +53,8 @@ class StuckRecord:
         behind_same_key: Those of the next `looked_at` records that are not done and have the same key. With an order by
             key, these are the records that wait for it. None if they were not counted.
         done_ahead: The records after it that are already done, which the commit cannot pass.
-        stands_still: Whether it has held back the commit for longer than the time between two commits. Otherwise, it
-            may just be the record that is handled now.
+        stands_still: Whether the partition has a member, and this record has held back its commit for longer than the
+            time between two commits. Then the record counts as stuck. Otherwise, it may just be handled now.
     """
 
     offset: int
@@ -108,9 +110,9 @@ class PartitionStatus:
     stuck: StuckRecord | None = None
 
     @property
-    def behind(self) -> int:
-        """The records that are not done after the stuck one, or 0 if no record is stuck."""
-        return self.stuck.behind if self.stuck else 0
+    def is_stuck(self) -> bool:
+        """Whether a record has held back the commit for longer than the time between two commits."""
+        return self.stuck is not None and self.stuck.stands_still
 
     @property
     def deleted(self) -> int:
@@ -154,7 +156,7 @@ class LevelStatus:
     @property
     def stuck(self) -> list[tuple[PartitionStatus, StuckRecord]]:
         """The partitions that stand still, with the records that hold them back. The longest standstill comes first."""
-        found = [(each, each.stuck) for each in self.partitions if each.stuck and each.stuck.stands_still]
+        found = [(each, each.stuck) for each in self.partitions if each.stuck and each.is_stuck]
         return sorted(found, key=lambda pair: (pair[1].since, pair[1].timestamp or 0.0))
 
 

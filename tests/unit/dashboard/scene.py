@@ -58,6 +58,7 @@ def partition(number: int = 0, *, stuck_for: float | None = 240.0, key: bytes = 
         attempts=3,
         behind=5,
         done_ahead=4,
+        stands_still=bool(stuck_for and stuck_for > 8),
         timestamp=NOW - 300,
         key=key,
         headers=(("trace", b"abc"), (HOSTILE, HOSTILE.encode())),

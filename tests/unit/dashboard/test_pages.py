@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -106,6 +107,15 @@ def test_a_record_that_is_lowest_for_a_moment_is_not_called_stuck(opened: Open) 
     assert "stuck" not in text
 
 
+def test_the_page_of_a_partition_does_not_show_each_record_that_is_lowest_for_a_moment(opened: Open) -> None:
+    calm = partition(stuck_for=2.0)
+    assert calm.stuck is not None
+    tried_first = replace(calm, tried={}, stuck=replace(calm.stuck, attempts=0))
+    path = "/partition?topic=orders&group=billing&level=1&partition=0"
+    assert "is in the way" not in opened(scene(queue([tried_first]))).get(path).text
+    assert "is tried again" in opened(scene(queue([calm]))).get(path).text
+
+
 def test_the_partition_page_has_the_record_with_its_error_and_the_drawn_map(opened: Open) -> None:
     page = Page(opened(scene()).get("/partition?topic=orders&group=billing&level=1&partition=0").text)
     for part in ("customer 7", "TimeoutError: no answer of the bank", "2 have the same key", "Failed attempts"):
@@ -126,6 +136,12 @@ def test_buttons_are_there_only_if_actions_are_allowed(opened: Open) -> None:
     assert "read-only" in read_only.text
     allowed = Page(opened(scene(), allow_actions=True).get("/dead").text)
     assert [each["action"] for each in allowed.all("form")] == ["/dead/send-again"]
+
+
+def test_a_page_that_misses_its_queue_updates_itself_too(opened: Open) -> None:
+    html = opened(scene()).get("/partition?topic=new&group=billing").text
+    assert "There is no such queue" in html
+    assert 'hx-get="/partition?topic=new&amp;group=billing" hx-trigger="snapshot from:body"' in html
 
 
 def test_htmx_gets_only_the_part_that_changes(opened: Open) -> None:

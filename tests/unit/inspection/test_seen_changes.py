@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from headway.core.offsets.offset_map import OffsetMap
-from headway.inspection.seen_changes import STUCK_AFTER, changes_between
+from headway.inspection.seen_changes import changes_between
 from headway.inspection.snapshot import (
     DeadLetterStatus,
     LevelStatus,
@@ -40,7 +40,7 @@ def test_a_member_gets_other_partitions() -> None:
 
 
 def test_a_record_is_stuck_and_no_longer() -> None:
-    early, late = with_stuck(101.0), with_stuck(100.0 + STUCK_AFTER)
+    early, late = with_stuck(101.0, stands_still=False), with_stuck(108.0)
     assert sentences(early, late) == ["Offset 7 of orders-0, partition 2, is stuck."]
     assert sentences(late, with_stuck(late.taken_at + 2, stands_still=False)) == [
         "Offset 7 of orders-0, partition 2, is no longer stuck."
