@@ -2,9 +2,12 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -316,3 +319,44 @@ def test_a_look_up_in_a_partition_that_does_not_exist_says_so(service: Service) 
         unknown = CallId.parse(calls.expect().id)._replace(partition=77)
         with pytest.raises(KafkaError, match="has no partition 77"):
             calls.get(str(unknown))
+
+
+PROGRAM = """
+import sys
+from headway import ParallelConsumer, Retries
+from headway.core.retry import fixed_backoff
+
+servers, topic, results, dead = sys.argv[1:]
+
+def handle(record):
+    if record.value.endswith(b"7"):
+        raise ValueError(record.value.decode())
+    return record.value.decode()
+
+config = {"bootstrap.servers": servers, "group.id": topic, "group.instance.id": topic, "auto.offset.reset": "earliest",
+          "session.timeout.ms": 6000, "heartbeat.interval.ms": 100, "auto.commit.interval.ms": 20}
+with ParallelConsumer(config, max_concurrency=8, rate_limit=500, commit_mode="transactional", result_topic=results,
+                      dead_letter_topic=dead, retries=Retries(fixed_backoff(0), max_attempts=2),
+                      producer_config={"transactional.id": topic}) as consumer:
+    consumer.subscribe(topic)
+    consumer.run(handle)
+"""
+
+
+@pytest.mark.slow
+def test_each_call_has_exactly_one_result_though_the_worker_is_killed_again_and_again(service: Service) -> None:
+    cluster, count = service.cluster, 1500
+    command = [sys.executable, "-c", PROGRAM, cluster.bootstrap_servers, service.topic, service.results, service.dead]
+    with Producer(service.config) as producer, Calls(service.config, service.results) as calls:
+        made = [calls.call(producer, service.topic, str(number)) for number in range(count)]
+        for killed_after in (100, 400, 700, 1000, count):
+            with subprocess.Popen(command) as worker:
+                wait_for(lambda enough=killed_after: sum(each.done() for each in made) >= enough, 120)
+                worker.kill()
+    for number, call in enumerate(made):
+        if number % 10 == 7:
+            assert isinstance(call.exception(), CallFailedError)
+        else:
+            assert call.result(0) == str(number)
+    stored = Counter(each.key() for each in read(cluster, service.results, count))
+    assert stored == {call.id.encode(): 1 for call in made}
