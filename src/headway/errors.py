@@ -259,6 +259,10 @@ class RuleError(HeadwayError):
     """An operator's rule ended a record before it was started. Its dead letter carries this error."""
 
 
+class EditedError(HeadwayError):
+    """An operator dropped or moved a record while it waited."""
+
+
 class HandlerProcessError(HeadwayError):
     """A handler's process could not be started, or its result or error could not be unpickled. The attempt failed."""
 

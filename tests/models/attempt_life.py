@@ -25,6 +25,7 @@ class AttemptEvent(StrEnum):
     FINISHED = "reported done"
     RETRIED = "must be retried"
     LEAVES = "its partition is revoked"
+    TAKEN_OUT = "taken out by an operator"
     GIVEN_UP = "abandoned, because its partition is revoked"
     LOST = "its partition is lost"
 
@@ -45,6 +46,7 @@ ATTEMPT_TRANSITIONS = {
     (_S.RUNNING, _E.RETRIED): _S.REPLACED,
     (_S.RUNNING, _E.GIVEN_UP): _S.STALE,
     (_S.RUNNING, _E.LOST): _S.STALE,
+    **{(waits, _E.TAKEN_OUT): _S.DONE for waits in (_S.BEHIND, _S.WAITING, _S.READY)},
     (_S.STALE, _E.FINISHED): _S.DROPPED,
     (_S.STALE, _E.RETRIED): _S.DROPPED,
     **{(waits, event): _S.DROPPED for waits in (_S.BEHIND, _S.WAITING, _S.READY) for event in (_E.LEAVES, _E.LOST)},

@@ -40,6 +40,7 @@ ALLOWED = {
     "pipelines": {"settings"},
     "calls": {"core", "delay", "errors", "kafka", "priority", "records", "runtime", "settings"},
     "rules": {"core", "errors", "kafka", "runtime", "settings"},
+    "waiting": {"core", "errors", "kafka", "records", "runtime", "settings"},
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"workers"}
     | _BASE,

@@ -27,6 +27,7 @@ SUMMARIES = {
     "worker": "Run handlers that are declared with @worker, and keep them running.",
     "top": "Watch queues: what waits, what is stuck, what failed, and what is due.",
     "rules": "Hold, drop or limit the records of a running group, and end such rules.",
+    "waiting": "List the records that wait in a group, and drop or move them.",
     "offsets": "Show, copy and reset the commits of groups, with their offset maps.",
     "dashboard": "Show queues in a browser: levels, offset maps, dead letters, schedules.",
     "dead": "List dead letters, inspect them, and send them again.",

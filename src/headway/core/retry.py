@@ -74,6 +74,7 @@ class Move(NamedTuple):
 
     topic: str
     reason: str
+    answer: Any = None  # a further output that is stored in the same transaction, or None
 
 
 Verdict = Again | GiveUp | Later

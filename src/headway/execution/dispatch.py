@@ -23,6 +23,7 @@ from typing import Any
 from headway.core.engine.attempt import FinalOutcome
 from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.engine import Engine
+from headway.core.engine.open_lanes import OpenLanes
 from headway.core.retry import Again, GiveUp, Retries, Verdict
 from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
@@ -169,6 +170,19 @@ class Dispatch:
         """The number of records that were fetched and are not done."""
         with self.lock:
             return self.engine.work_remaining
+
+    # For edits of records that wait. The caller of these methods holds the lock.
+
+    def open_lanes(self, partition: TopicPartition) -> OpenLanes[ConsumerRecord] | None:
+        """Open the lanes of a partition; see `Engine.open_lanes`."""
+        running = [each for each in self._running if each.assignment.current and each.partition == partition]
+        return self.engine.open_lanes(partition, running)
+
+    def ended_waiting(self, attempt: RecordAttempt, now: float) -> None:
+        """Record that an edit has ended a record that had not started."""
+        self._done += 1
+        for gate in self._gates:
+            gate.done(attempt, now)
 
     # For executors
 

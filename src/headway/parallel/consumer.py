@@ -1,6 +1,7 @@
 """The class `ParallelConsumer`, which subscribes to topics and runs a handler for their records."""
 
 import asyncio
+import platform
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -40,6 +41,7 @@ from headway.parallel.batches import Batches
 from headway.parallel.callbacks import OnRebalance
 from headway.parallel.consumer_samples import ConsumerSamples
 from headway.parallel.control_loop import ControlLoop
+from headway.parallel.edits import Edits
 from headway.parallel.handler_output import size_of_output
 from headway.parallel.handler_spec import HandlerSpec
 from headway.parallel.health_watch import HealthWatch
@@ -47,6 +49,7 @@ from headway.parallel.observations import Observations
 from headway.parallel.options import ParallelOptions, ParallelOptionsDict, shows_options
 from headway.parallel.output_stream import AsyncOnOutput, OutputStream, OutputTasks
 from headway.parallel.outputs import OnOutput
+from headway.parallel.requests_follower import RequestsFollower
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
 from headway.parallel.rules_follower import RulesFollower
 from headway.parallel.run import DRAIN_WITHIN, Run
@@ -176,11 +179,14 @@ class ParallelConsumer:
             dispatch, self._levels, self._wake, checked, settings, tenancy, rates, self._parts
         )
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
-        rules = None
+        rules = requests = None
         if checked.steered:
             has_letters = checked.dead_letter_topic is not None
             connection = connection_of(settings.kafka)
             rules = RulesFollower(connection, settings.group, dispatch, control.rate, has_dead_letters=has_letters)
+            member = f"{settings.kafka.get('client.id') or 'headway'}@{platform.node()}"
+            edits = Edits(connection, settings.group, member, dispatch, self._levels)
+            requests = RequestsFollower(connection, edits, self.request_commit)
         self._run = Run(
             self._parts,
             control,
@@ -189,6 +195,7 @@ class ParallelConsumer:
             self._wake,
             tenancy,
             rules,
+            requests,
             joins_late=checked.lifespan is not None,
         )
 

@@ -12,14 +12,15 @@ from headway.records.record_types import ProducerRecord
 class OutputKind(Enum):
     """Why a record is sent.
 
-    A handler returned it, it is a dead letter, it is a copy that takes the place of its record in another topic, or it
-    is the result of a call.
+    A handler returned it, it is a dead letter, it is a copy that takes the place of its record in another topic, it is
+    the result of a call, or it answers an operator's request about waiting records.
     """
 
     RETURNED = auto()
     LETTER = auto()
     COPY = auto()
     RESULT = auto()
+    ANSWER = auto()
 
 
 class HandlerOutput(OutgoingRecord, kw_only=True):

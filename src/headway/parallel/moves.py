@@ -66,6 +66,7 @@ class RecordMoves:
         self._making: Future[None] | None = None
         self._made: tuple[ProducerClient, Transactions] | None = None
         self._is_ready = self._closed = False
+        self._refusal: str | None = None  # why the transactional producer could not be made
         self._pause = Postponement(dispatch, _warn)
 
     @property
@@ -73,10 +74,26 @@ class RecordMoves:
         """The number of records that were moved."""
         return self._transactions.copies if self._transactions else 0
 
+    @property
+    def is_in_use(self) -> bool:
+        """True if the run commits in transactions, so that edits can give their outputs to the engine."""
+        return self._transactions is not None
+
+    def request_transactions(self) -> str | None:
+        """Let a run without transactions begin to commit in them, as soon as possible.
+
+        Returns the reason if that was not possible a moment ago.
+        """
+        with self._lock:
+            if self._transactions is None and self._making is None and not self._closed and self._pause.is_over():
+                self._making = in_background(self._prepare)
+            return self._refusal
+
     def send(self, attempt: RecordAttempt, move: Move) -> None:
         """Move a record with the next transaction."""
         if self._transactions:
-            self._dispatch.stored(attempt, (copy_of(attempt, move.topic, self._group),))
+            copy = copy_of(attempt, move.topic, self._group)
+            self._dispatch.stored(attempt, (copy,) if move.answer is None else (copy, move.answer))
         elif not self._pause.is_over():
             self._pause.postpone(attempt)
         else:
@@ -129,6 +146,7 @@ class RecordMoves:
         with self._lock:
             refused, self._waiting = self._waiting, deque()
             made, self._made, self._making = self._made, None, None
+            self._refusal = str(error)
         if made is not None:
             _close(*made, timeout=0.0)
         for attempt, _ in refused:

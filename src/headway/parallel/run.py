@@ -16,6 +16,7 @@ from headway.execution.lifespan import Life
 from headway.kafka.consumer.level_consumers import END_WITHIN, LevelConsumers
 from headway.parallel.control_loop import ControlLoop
 from headway.parallel.handler_spec import HandlerSpec
+from headway.parallel.requests_follower import RequestsFollower
 from headway.parallel.rules_follower import RulesFollower
 from headway.parallel.run_parts import ClosableClient, RunParts
 from headway.parallel.stream import Owner
@@ -51,6 +52,7 @@ class Run:
         wake: Wakeup,
         tenancy: Tenancy | None,
         rules: RulesFollower | None,
+        requests: RequestsFollower | None,
         *,
         joins_late: bool,
     ) -> None:
@@ -61,6 +63,7 @@ class Run:
         self._wake = wake
         self._tenancy = tenancy
         self._rules = rules
+        self._requests = requests
         self._joins_late = joins_late
         self._state = threading.Lock()  # protects the flag that the run has begun
         self._runner: int | None = None  # the identifier of the thread that called `run`, or `close` before any run
@@ -105,6 +108,8 @@ class Run:
                 if self._rules:
                     self._rules.start()  # before any record starts
                 self._parts.start(spec, handler, owner, lambda: self.is_stopping)
+                if self._requests:
+                    self._requests.start(self._parts.moves)
                 if self._joins_late and not self.is_stopping:
                     self._control.fetching.subscribe(self._subscriptions)
                 self._run_rounds()
@@ -178,6 +183,8 @@ class Run:
         def until() -> float:
             return time.monotonic() if self._steps.hurries else end_by
 
+        if self._requests:
+            yield self._requests.close
         yield lambda: self._control.leave(until())
         yield lambda: self._control.commit_last(until())
         for level in self._levels:

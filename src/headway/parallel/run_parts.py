@@ -197,6 +197,12 @@ class RunParts:
             client.set_sasl_credentials(username, password)
 
     @property
+    def moves(self) -> RecordMoves:
+        """Moves records to other topics. Exists once the run has started."""
+        assert self._moves is not None  # noqa: S101 - for the type checker
+        return self._moves
+
+    @property
     def moved(self) -> int:
         """The number of records that were moved to other topics."""
         return self._moves.moved if self._moves else 0

@@ -17,6 +17,7 @@ Source: KIP-447. The group's generation fences a member that the group has expel
 to depend on the partitions.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from functools import partial
@@ -40,6 +41,8 @@ from headway.parallel.outputs import HandlerOutputs, log_refused_result
 from headway.runtime.background import in_background
 from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
+
+log = logging.getLogger(__name__)
 
 LevelRefusals = Mapping[int, KafkaError]
 """The levels that prevented a commit, each with the reason. If the commit was made, the mapping is empty."""
@@ -382,6 +385,9 @@ class Transactions:
             log_refused_result(refused, rejection.reason)
             if rejection.error == FORBIDDEN:  # none of them can be stored
                 return [each for each in outputs if each.kind is not OutputKind.RESULT]
+            return [*outputs[:index], *outputs[index + 1 :]]
+        if refused.kind is OutputKind.ANSWER:
+            log.warning("An operator gets no answer, because it cannot be stored in %s: %s", topic, rejection.reason)
             return [*outputs[:index], *outputs[index + 1 :]]
         if refused.kind is OutputKind.LETTER:
             if rejection.error in _TOO_LARGE and (smaller := halved(refused)):

@@ -191,6 +191,14 @@ class Assignment(Generic[R]):
         self.of_outputs += kept
         return kept
 
+    def finish_ahead(self, offset: int, outputs: Sequence[Any], size: int) -> None:
+        """Mark a record as done that has not been received. The outputs, at least one, take `size` bytes."""
+        self.progress.complete_ahead(offset)
+        self.finished += 1
+        self.outputs.append(((offset,), size, outputs))
+        self.bytes += size
+        self.of_outputs += size
+
     def note_failure(self, offset: int, failure: FailedAttempts) -> None:
         """Record that an attempt at the record with this offset failed. The next commit contains the count."""
         self.tried[offset] = Tried(failure.attempts, failure.untried)

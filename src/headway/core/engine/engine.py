@@ -16,7 +16,7 @@ Invariants:
 - The bytes held are those of the records that are not done, and of the uncommitted outputs with their records.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import count, islice, pairwise, repeat
 from math import inf
 from operator import lt
@@ -31,6 +31,7 @@ from headway.core.engine.batching import Batching
 from headway.core.engine.conflation import Conflation
 from headway.core.engine.lanes import ALONE, Ordering
 from headway.core.engine.next_slots import NextSlots, SlotCount
+from headway.core.engine.open_lanes import OpenLanes
 from headway.core.engine.partition_states import PartitionEvent, PartitionState
 from headway.core.engine.rate_limits import Entrance, LimitedSlots, RateLimits
 from headway.core.engine.ready_queue import ReadyQueue, TenantQueue
@@ -504,6 +505,58 @@ class Engine(Generic[R]):
         if attempt.state is _RUNNING and attempt.assignment.state is not _GONE:
             return True
         return self._report_late(attempt, now)
+
+    # Edits of records that wait
+
+    def open_lanes(self, partition: TopicPartition, running: Iterable[Attempt[R]]) -> OpenLanes[R] | None:
+        """Return the lanes of a partition, so that records that wait can be taken out of them.
+
+        `running` has the partition's running attempts. Until `close_lanes` is called, no record of the partition can
+        start. Returns None if the partition is not assigned, or is about to be revoked.
+        """
+        assignment = self._assignments.get(partition)
+        if assignment is None or assignment.state is _LEAVING:
+            return None
+        heads = self._forget_waiting(assignment) if assignment.held is None else assignment.held
+        return OpenLanes(assignment, heads, running)
+
+    def unread(self, partition: TopicPartition, offsets: Iterable[int]) -> list[int]:
+        """Return which of these offsets of a partition were not received yet and are not done."""
+        assignment = self._assignments.get(partition)
+        progress = None if assignment is None else assignment.progress
+        return [each for each in offsets if progress and each >= progress.end and not progress.is_done(each)]
+
+    def lane_of(self, record: R) -> Hashable:
+        """Return the name of the lane of a record."""
+        return next(iter(self._ordering.lanes_of([record])))
+
+    def end_waiting(self, lanes: OpenLanes[R], attempt: Attempt[R], outputs: Sequence[Any]) -> None:
+        """Mark a record as done that has not started. The next tick commits its offset together with the `outputs`."""
+        lanes.take_out(attempt)
+        assignment = lanes.assignment
+        size = sum(map(self._size_of_output, outputs))
+        assignment.finish(attempt, outputs, size)
+        if outputs:
+            self._backpressure.take_outputs(assignment.level, size, size + attempt.size)
+        else:
+            self._budgets[assignment.level].used -= attempt.size
+        attempt.state = _DONE
+
+    def end_ahead(self, lanes: OpenLanes[R], offset: int, outputs: Sequence[Any]) -> None:
+        """Mark a record as done that has not been received yet, as `end_waiting` does. There must be outputs."""
+        size = sum(map(self._size_of_output, outputs))
+        lanes.assignment.finish_ahead(offset, outputs, size)
+        self._backpressure.take_outputs(lanes.assignment.level, size, size)
+
+    def close_lanes(self, lanes: OpenLanes[R], now: float) -> None:
+        """Let the records that are left in these lanes start again."""
+        assignment = lanes.assignment
+        heads = sorted(lanes.heads, key=lambda head: head.order)
+        if assignment.held is not None:
+            assignment.held = heads
+        else:
+            for head in heads:
+                self._waiting.place(head, now)
 
     # Commits
 

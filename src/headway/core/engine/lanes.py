@@ -110,6 +110,12 @@ class Lanes(Generic[R]):
         """Return the attempt at the last record of a lane with a name, or None if the lane is empty."""
         return self._last.get(lane)
 
+    def take_out(self, attempt: Attempt[R], before: Attempt[R]) -> None:
+        """Remove an attempt from the middle or the end of its lane. `before` is the attempt before it in the lane."""
+        before.next, attempt.next = attempt.next, None
+        if before.next is None:
+            self._last[attempt.lane] = before
+
     def clear(self) -> None:
         """Forget all lanes."""
         self._last.clear()

@@ -5,7 +5,7 @@ Invariants:
   offset is incomplete.
 - `committable` and the highest complete offset never go back.
 - Below `end`, every offset is incomplete, done, or missing because of compaction or transaction markers. From `end` on,
-  only the offsets that are complete in the starting map are done.
+  only the offsets are done that are complete in the starting map, or that `complete_ahead` has marked.
 - Offsets arrive in ascending order, so a dict of the incomplete offsets is always sorted, and removing one takes O(1).
 """
 
@@ -36,7 +36,7 @@ class Progress:
 
     def __init__(self, start: OffsetMap) -> None:
         self._incomplete: dict[int, None] = {}
-        self._done_ahead = deque(start.complete)  # the complete ranges of the starting map that reach beyond `end`
+        self._done_ahead = deque(start.complete)  # the complete ranges that reach beyond `end`
         self.end = start.offset  # the offset after the last received offset, or the consumer's position
         self.highest_complete = start.end - 1  # if no received offset is complete, this is lower than all of them
 
@@ -101,11 +101,23 @@ class Progress:
             if offset > self.highest_complete:  # noqa: PLR1730 - `max` takes as long as the rest of this method
                 self.highest_complete = offset
 
+    def complete_ahead(self, offset: int) -> None:
+        """Mark an offset as done that is `end` or higher. When its record arrives, `receive` leaves it out."""
+        ranges = sorted([*self._done_ahead, range(offset, offset + 1)], key=lambda done: done.start)
+        merged = ranges[:1]
+        for done in ranges[1:]:
+            if done.start <= merged[-1].stop:
+                merged[-1] = range(merged[-1].start, max(merged[-1].stop, done.stop))
+            else:
+                merged.append(done)
+        self._done_ahead = deque(merged)
+        self.highest_complete = max(self.highest_complete, offset)
+
     def is_done(self, offset: int) -> bool:
         """Return whether `offset` needs no more processing.
 
-        The result is False for an offset that has not been received yet, unless the starting map marks the offset as
-        done.
+        The result is False for an offset that has not been received yet, unless the starting map or `complete_ahead`
+        marks the offset as done.
         """
         if offset < self.end:
             return offset not in self._incomplete

@@ -20,6 +20,7 @@ from tests.plain_python import plain_python
 pytestmark = plain_python  # an engine makes its attempts by itself, so this class of theirs is replaced
 
 ORDERS = TopicPartition("orders", partition=0)
+_RUNNING = AttemptState.RUNNING
 NOW = 100.0
 SOON = NOW + 5
 
@@ -60,6 +61,14 @@ class World:
 
     def lose(self) -> None:
         self.engine.revoke([ORDERS])
+
+    def take_out(self, offset: int) -> None:
+        lanes = self.engine.open_lanes(ORDERS, [each for each in self.attempts if state_of(each) is _RUNNING])
+        if lanes is not None:
+            found = lanes.find(offset)
+            if found is not None and not lanes.has_started(found):
+                self.engine.end_waiting(lanes, found, ())
+            self.engine.close_lanes(lanes, NOW)
 
     # An attempt in each state
 
@@ -104,6 +113,7 @@ ACTS: dict[AttemptEvent, Act] = {
     AttemptEvent.TAKEN_ALONG: lambda world, attempt: world.engine.take_batch(9, NOW),
     AttemptEvent.FINISHED: lambda world, attempt: world.engine.finish(attempt, NOW),
     AttemptEvent.RETRIED: lambda world, attempt: world.engine.retry(attempt, NOW, OSError(), NOW),
+    AttemptEvent.TAKEN_OUT: lambda world, attempt: world.take_out(attempt.offset),
     AttemptEvent.LEAVES: lambda world, attempt: world.engine.retire([ORDERS]),
     AttemptEvent.GIVEN_UP: lambda world, attempt: world.engine.give_up([attempt]),
     AttemptEvent.LOST: lambda world, attempt: world.lose(),

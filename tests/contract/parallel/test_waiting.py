@@ -1,0 +1,164 @@
+"""Edits of records that wait, on a real Kafka: each record is handled, moved or dropped, and never two of them."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from headway import ConsumerRecord, Context, cli
+from headway.waiting import Fate, WaitingRecords
+from tests.contract.conftest import Cluster
+from tests.contract.parallel.members import OFTEN, Member, consumer, read, send, topic_of, wait_for
+
+pytestmark = pytest.mark.kafka
+
+
+class Blocked:
+    """A group whose handler waits until it is let go, so that records wait behind it."""
+
+    def __init__(self, cluster: Cluster, partitions: int = 1) -> None:
+        self.cluster = cluster
+        self.topic = topic_of(cluster, partitions)
+        self.other = topic_of(cluster, 1)
+        self.handled: Counter[tuple[bytes, int]] = Counter()
+        self.started = 0
+        self.go_on = threading.Event()
+        self.members: list[Member] = []
+
+    def join(self, **options: Any) -> Member:
+        options = {"steered": True, "max_concurrency": 1} | options
+        member = Member(consumer(self.cluster, self.topic, options, **OFTEN), self._handle)
+        self.members.append(member)
+        return member
+
+    def _handle(self, record: ConsumerRecord, context: Context) -> None:
+        self.started += 1
+        self.go_on.wait(60)
+        self.handled[record.key, record.offset] += 1
+
+    def send(self, *keys: str) -> None:
+        send(self.cluster, self.topic, [(key, f"value of {key}") for key in keys])
+
+
+@pytest.fixture
+def group(kafka_cluster: Cluster) -> Iterator[Blocked]:
+    group = Blocked(kafka_cluster)
+    yield group
+    group.go_on.set()
+    for member in group.members:
+        member.stop(drain=False)
+
+
+@pytest.fixture
+def waiting(group: Blocked) -> Iterator[WaitingRecords]:
+    with WaitingRecords(group.cluster.config({}), group.topic, group.topic) as waiting:
+        yield waiting
+
+
+def fates(found: Any) -> list[tuple[int, Fate]]:
+    return [(each.offset, each.fate) for each in found]
+
+
+@pytest.mark.parametrize("mode", ["async", "transactional"])
+def test_records_that_wait_are_dropped_and_moved_once_and_the_others_are_handled(
+    group: Blocked, waiting: WaitingRecords, mode: str
+) -> None:
+    group.send("a", "b", "a", "c", "b", "c")
+    group.join(commit_mode=mode)
+    wait_for(lambda: group.started == 1)
+    listed = waiting.records()
+    assert [(each.offset, each.key) for each in listed] == list(enumerate([b"a", b"b", b"a", b"c", b"b", b"c"]))
+    why = waiting.why(listed)
+    assert [why[each.place].fate for each in listed] == [
+        Fate.RUNNING,
+        Fate.READY,
+        Fate.BEHIND,
+        Fate.READY,
+        Fate.BEHIND,
+        Fate.BEHIND,
+    ]
+    assert fates(waiting.drop(waiting.records(key="a"))) == [(0, Fate.RUNNING), (2, Fate.DONE)]
+    assert fates(waiting.move(waiting.records(offsets=[1]), group.other)) == [(1, Fate.ORDER)]
+    assert fates(waiting.move(waiting.records(key="b"), group.other)) == [(1, Fate.DONE), (4, Fate.DONE)]
+    assert [each.offset for each in waiting.records()] == [0, 3, 5]
+    group.go_on.set()
+    wait_for(lambda: group.handled.total() == 3)
+    assert group.handled == {(b"a", 0): 1, (b"c", 3): 1, (b"c", 5): 1}
+    copies = read(group.cluster, group.other, 2)
+    assert [(copy.key(), copy.value()) for copy in copies] == [(b"b", b"value of b")] * 2
+
+
+def run(group: Blocked, *words: str, code: int = 0) -> str:
+    servers = str(group.cluster.config({})["bootstrap.servers"])
+    done = CliRunner().invoke(cli.headway, ["waiting", *words, "--bootstrap-servers", servers])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_operators_list_drop_and_move_by_the_command(group: Blocked) -> None:
+    group.send("a", "b", "a", "c")
+    group.join()
+    wait_for(lambda: group.started == 1)
+    chosen = (group.topic, group.topic)
+    listed = [json.loads(line) for line in run(group, "list", *chosen, "--json").splitlines()]
+    assert [(each["offset"], each["key"], each["waits"]) for each in listed] == [
+        (0, "a", "running, attempt 1"),
+        (1, "b", "ready"),
+        (2, "a", "behind, offset 0"),
+        (3, "c", "ready"),
+    ]
+    assert "value of b" in run(group, "list", *chosen, "--key", "b", "--values")
+    assert "1 record would be dropped" in run(group, "drop", *chosen, "--key", "b", "--dry-run")
+    assert "1 record of 1 dropped" in run(group, "drop", *chosen, "--key", "b")
+    assert "no such record waits" in run(group, "drop", *chosen, "--key", "b", code=1).lower()
+    moved = run(group, "move", *chosen, "--to", group.other, "--where", "key in (a, c)", "--timeout", "1s", code=1)
+    assert f"{group.topic} 0:0: running" in moved
+    assert f"{group.topic} 0:2: waits, behind offset 0" in moved
+    assert f"{group.topic} 0:3: moved to {group.other}" in moved
+    group.go_on.set()
+    assert [copy.key() for copy in read(group.cluster, group.other, 2)] == [b"c", b"a"]
+    assert group.handled == {(b"a", 0): 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["drop"], "Choose records"),
+        (["drop", "--where", "colour = red"], "the name of a field is expected"),
+        (["promote", "--key", "a"], "has no level 1"),
+        (["move", "--key", "a", "--to", "no-such-topic"], "no-such-topic"),
+    ],
+)
+def test_a_mistake_at_the_command_line_is_one_sentence(group: Blocked, words: list[str], sentence: str) -> None:
+    group.send("a")
+    command, *options = words
+    servers = str(group.cluster.config({})["bootstrap.servers"])
+    done = CliRunner().invoke(
+        cli.headway, ["waiting", command, group.topic, group.topic, *options, "--bootstrap-servers", servers]
+    )
+    assert done.exit_code != 0
+    assert sentence in f"{done.output} {done.exception}"
+    assert "Traceback" not in done.output
+
+
+def test_records_that_are_not_fetched_yet_are_edited_too(group: Blocked, waiting: WaitingRecords) -> None:
+    group.send(*(f"k{number}" for number in range(3000)))
+    group.join(buffer_records=10)
+    wait_for(lambda: group.started == 1)
+    [last] = waiting.records(key="k2999")
+    assert waiting.why([last])[last.place].fate is Fate.UNREAD
+    assert fates(waiting.move([last], group.other)) == [(2999, Fate.DONE)]
+    assert fates(waiting.drop(waiting.records(offsets=range(2000, 2500), limit=1000))) == [
+        (offset, Fate.DONE) for offset in range(2000, 2500)
+    ]
+    assert [each.offset for each in waiting.records(limit=5000)] == [*range(2000), *range(2500, 2999)]
+    group.go_on.set()
+    wait_for(lambda: group.handled.total() == 2499)
+    assert [copy.key() for copy in read(group.cluster, group.other, 1)] == [b"k2999"]
+    wait_for(lambda: not waiting.records(limit=1))
+    assert max(group.handled.values()) == 1
+    assert not any(2000 <= offset < 2500 or offset == 2999 for _, offset in group.handled)
