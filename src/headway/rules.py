@@ -9,6 +9,7 @@
 The members of the group must run with `steered=True`. `headway rules` is the command for the same.
 """
 
+import secrets
 import time
 from collections.abc import Mapping
 
@@ -89,6 +90,11 @@ class Rules(Closable):
             return False
         self._topic.remove(key)
         return True
+
+
+def new_rule_id() -> str:
+    """Return a short name for a rule for which nobody has chosen one."""
+    return f"r-{secrets.token_hex(2)}"
 
 
 def _rule_or_none(key: str, value: bytes) -> Rule | None:

@@ -44,7 +44,8 @@ ALLOWED = {
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"workers"}
     | _BASE,
-    "dashboard": {"actions", "core", "dead_letters", "delay", "inspection", "kafka", "metrics", "runtime"} | _BASE,
+    "dashboard": {"actions", "core", "dead_letters", "delay", "inspection", "kafka", "metrics", "rules", "runtime"}
+    | _BASE,
     "actions": {"core", "dead_letters", "delay", "inspection", "kafka", "runtime"} | _BASE,
     "inspection": {"core", "dead_letters", "delay", "kafka", "metrics", "runtime"} | _BASE,
     "experiments": {"core", "errors", "kafka", "parallel", "priority", "records", "runtime"},

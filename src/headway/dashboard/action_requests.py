@@ -4,6 +4,7 @@ Invariant: each handler goes through `_form`, which refuses a form without the t
 """
 
 import logging
+import time
 from collections.abc import Callable
 from urllib.parse import parse_qsl
 
@@ -13,20 +14,24 @@ from starlette.routing import Route
 
 from headway.actions.choice import Choice
 from headway.actions.marks import this_user
+from headway.core.rules.rule import LONGEST_SELECTOR
+from headway.core.untrusted import LONGEST_TEXT
 from headway.dashboard.access import Access
 from headway.dashboard.feed_opening import FeedOpening
-from headway.dashboard.operator_actions import cancel_schedules, send_again
+from headway.dashboard.operator_actions import cancel_schedules, end_rule, hold_records, send_again
 from headway.dashboard.queries import letter_position
 from headway.dashboard.rendering import Renderer
 from headway.dashboard.running_actions import RunningAction, RunningActions
 from headway.errors import ConfigError
-from headway.inspection.letters import Filter
+from headway.inspection.letters import Filter, is_whole_number
+from headway.rules import Hold, Rule, new_rule_id
 from headway.settings.config import Config
 
 log = logging.getLogger("headway.dashboard")
 
 _MOST_OF_A_FORM = 1_000_000
 _MOST_FIELDS = 5000
+_MOST_MINUTES = 60 * 24 * 366
 
 FormFields = dict[str, list[str]]
 
@@ -48,6 +53,8 @@ class ActionRequests:
         return [
             Route("/dead/send-again", self._send_again, methods=["POST"]),
             Route("/schedules/cancel", self._cancel, methods=["POST"]),
+            Route("/rules/hold", self._hold, methods=["POST"]),
+            Route("/rules/end", self._end_rule, methods=["POST"]),
             Route("/action", self._action),
             Route("/action/answer", self._answer, methods=["POST"]),
         ]
@@ -79,6 +86,43 @@ class ActionRequests:
             return cancel_schedules(self._config, name, handles, action)
 
         return self._start(request, title, "/schedules", work)
+
+    async def _hold(self, request: Request) -> Response:
+        form = await self._form(request)
+        if form is None:
+            return _without_token(request)
+        group, where, minutes = _first(form, "group").strip(), _first(form, "where").strip(), _first(form, "minutes")
+        if len(where) > LONGEST_SELECTOR:
+            return self._message(
+                request, f"The condition has {len(where):,} characters, but can have at most {LONGEST_SELECTOR:,}.", 400
+            )
+        if not group or not (minutes == "" or (is_whole_number(minutes) and 0 < int(minutes) <= _MOST_MINUTES)):
+            return self._message(request, "Name the group, and choose for how long.", 400)
+        now = round(time.time() * 1000)
+        rule = Rule(
+            new_rule_id(),
+            group[:LONGEST_TEXT],
+            Hold(),
+            where=where,
+            by=_who(request)[:LONGEST_TEXT],
+            why=_first(form, "why").strip()[:LONGEST_TEXT],
+            since=now,
+            until=now + 60_000 * int(minutes) if minutes else None,
+        )
+        try:
+            _ = rule.selector
+        except ConfigError as error:
+            return self._message(request, str(error), 400)
+        title = f"Hold records of {group}: {rule.where or 'all'}"
+        return self._start(request, title, "/rules", lambda _: hold_records(self._config, rule))
+
+    async def _end_rule(self, request: Request) -> Response:
+        form = await self._form(request)
+        if form is None:
+            return _without_token(request)
+        group, rule = _first(form, "group"), _first(form, "rule")
+        title = f"End the rule {rule[:100]} of {group[:250]}"
+        return self._start(request, title, "/rules", lambda _: end_rule(self._config, group, rule))
 
     def _start(self, request: Request, title: str, back: str, work: Callable[[RunningAction], str]) -> Response:
         try:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from headway.inspection.snapshot import Snapshot
 
-FIELDS = ("arrived", "done", "not_done", "oldest", "work")
-"""The curves of a level: records per second, records, and seconds."""
+FIELDS = ("arrived", "done", "not_done", "oldest", "work", "queued", "handler")
+"""The curves of a level: records per second, records, and seconds. All levels of a queue have the same `handler`."""
 
 _MOST_LEVELS = 200
 _NAN = float("nan")
@@ -60,6 +60,8 @@ class _Curves:
                 level.not_done,
                 level.oldest_seconds,
                 level.seconds_of_work,
+                level.queue_seconds,
+                queue.handler_seconds,
             )
             for field, value in zip(FIELDS, values, strict=True):
                 curves[field].append(_NAN if value is None else value)

@@ -10,6 +10,7 @@ from headway.dashboard.running_actions import RunningAction
 from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError, HeadwayError
 from headway.inspection.dead_topic import opened
+from headway.rules import Rule, Rules
 from headway.runtime.interrupt import Interrupt
 from headway.settings.config import Config
 
@@ -48,6 +49,21 @@ def send_again(config: Config, topic: str, choice: Choice, action: RunningAction
         if sending.is_unmarked:
             raise HeadwayError(f"{result} Some of them still count as open.")
         return result
+
+
+def hold_records(config: Config, rule: Rule) -> str:
+    """Store a rule, and return a sentence with the result."""
+    with Rules(config) as rules:
+        rules.set(rule)
+    return f"The rule {rule.id} is stored. Members of {rule.group} that run with steered=True apply it within a second."
+
+
+def end_rule(config: Config, group: str, rule: str) -> str:
+    """End a rule, and return a sentence with the result."""
+    with Rules(config) as rules:
+        if not rules.end(group, rule):
+            return f"The group {group} has no rule {rule}. Somebody may have ended it."
+    return f"The rule {rule} of {group} is ended. Records that it held can start at once."
 
 
 def cancel_schedules(config: Config, name: str, handles: Sequence[str], action: RunningAction) -> str:

@@ -63,6 +63,7 @@ class Views:
             Route("/dead/letter", self._letter),
             Route("/schedules", self._schedules),
             Route("/schedules/next", self._next_schedules),
+            Route("/rules", self._rules),
         ]
 
     def _overview(self, request: Request) -> Response:
@@ -214,6 +215,13 @@ class Views:
             soonest = soonest_of(islice(reader.schedules(), _SCHEDULES_LOOKED_AT), _SCHEDULES_SHOWN)
         return self._page(
             request, "next_schedules", f"Next schedules of {scheduler}", scheduler=scheduler, soonest=soonest
+        )
+
+    def _rules(self, request: Request) -> Response:
+        groups = sorted({each.group for each in self._opening.feed().snapshot.queues})
+        group, where = request.query_params.get("group", ""), request.query_params.get("where", "")
+        return self._page(
+            request, "rules", "Rules", groups=groups, group=group, where=where, running=self._running.newest()[:10]
         )
 
     def _page(self, request: Request, name: str, title: str, **values: Any) -> Response:

@@ -10,6 +10,7 @@ from jinja2.runtime import Context
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from headway.core.selectors.selector import equality
 from headway.dashboard import drawings
 from headway.dashboard.access import Access
 from headway.dashboard.formats import FILTERS
@@ -18,7 +19,7 @@ from headway.inspection.snapshot import Snapshot
 
 _SNAPSHOT = "snapshot from:body"
 _REFRESH = {
-    **dict.fromkeys(("/", "/queue", "/partition", "/members", "/dead", "/schedules"), _SNAPSHOT),
+    **dict.fromkeys(("/", "/queue", "/partition", "/members", "/dead", "/schedules", "/rules"), _SNAPSHOT),
     "/action": "every 1s",
 }
 """When the pages at these addresses update themselves. It depends on the address and not on what is shown there now,
@@ -43,6 +44,7 @@ class Renderer:
         self._templates.filters |= FILTERS
         self._templates.globals |= {
             "link": _link,
+            "equality": equality,
             "map_strip": drawings.map_strip,
             "assets": _assets_version(),
             "spans": [span.name for span in SPANS],

@@ -11,14 +11,22 @@ from headway.core.levels.naming import is_topic_name
 from headway.errors import ConfigError, HeadwayError, KafkaError
 from headway.inspection.dead_letters_reader import DeadLettersReader
 from headway.inspection.letters import Letter
-from headway.inspection.member_metrics import MemberFigures, MemberMetrics, handlers_of, seconds_per_record, tenants_of
+from headway.inspection.member_metrics import (
+    MemberFigures,
+    MemberMetrics,
+    handlers_of,
+    quantile,
+    seconds_per_record,
+    tenants_of,
+)
 from headway.inspection.queues_reader import QueuesReader
+from headway.inspection.rules_reader import RulesReader
 from headway.inspection.schedulers_reader import SchedulersReader
 from headway.inspection.seen_changes import changes_between
-from headway.inspection.snapshot import DeadLetterStatus, QueueStatus, SchedulerStatus, SeenChange, Snapshot
+from headway.inspection.snapshot import DeadLetterStatus, QueueStatus, RuleStatus, SchedulerStatus, SeenChange, Snapshot
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.kafka.reading.log_bounds import LogBounds
-from headway.metrics.table import LEVEL_BORROWED, LEVEL_LENT
+from headway.metrics.table import HANDLER_DURATION, LEVEL_BORROWED, LEVEL_LENT, LEVEL_QUEUE_TIME
 from headway.records.record_types import Message
 from headway.runtime.lifecycle import Closable
 from headway.settings.config import OWN_KEYS, Config
@@ -29,7 +37,7 @@ EVERY = 2.0
 """The seconds between two readings."""
 
 _LEAST_EVERY = 0.2
-_SELDOM_EVERY = 5.0  # dead letters and schedulers are read at most this often, in seconds
+_SELDOM_EVERY = 5.0  # dead letters, schedulers and rules are read at most this often, in seconds
 _FRACTION = 20  # … and at most a twentieth of the time is spent on each of them
 _MOST_CHANGES = 200
 _FIRST_WITHIN = 60.0
@@ -73,9 +81,12 @@ class SnapshotReader(Closable):
         self._schedulers = SchedulersReader(records, groups_reader, LogBounds(kafka, "read_committed"), schedulers)
         self._dead_status: tuple[DeadLetterStatus, ...] = ()
         self._scheduler_status: tuple[SchedulerStatus, ...] = ()
-        self._dead_due, self._schedulers_due = _Seldom(), _Seldom()
+        self._rules = RulesReader(config, groups)
+        self._rule_status: tuple[RuleStatus, ...] = ()
+        self._dead_due, self._schedulers_due, self._rules_due = _Seldom(), _Seldom(), _Seldom()
         self._dead_failures: list[str] = []
         self._scheduler_failures: list[str] = []
+        self._rule_failures: list[str] = []
         self._changes = deque[SeenChange](maxlen=_MOST_CHANGES)
         self._began = time.monotonic()
         self._before: Snapshot | None = None
@@ -83,6 +94,7 @@ class SnapshotReader(Closable):
     def close(self) -> None:
         """Close the connections."""
         self._queues.close()
+        self._rules.close()
         if self._metrics:
             self._metrics.close()
 
@@ -93,13 +105,16 @@ class SnapshotReader(Closable):
         queues.read(now := time.time())
         self._if_due(self._dead_due, self._dead_failures, self._read_dead_letters)
         self._if_due(self._schedulers_due, self._scheduler_failures, self._read_schedulers)
+        self._if_due(self._rules_due, self._rule_failures, self._read_rules)
+        failures = [*queues.notes, *self._dead_failures, *self._scheduler_failures, *self._rule_failures]
         snapshot = Snapshot(
             taken_at=now,
             queues=queues.queues(now),
             members=queues.members(),
             dead_letters=self._dead_status,
             schedulers=self._scheduler_status,
-            notes=tuple(dict.fromkeys([*queues.notes, *self._dead_failures, *self._scheduler_failures])),
+            rules=self._rule_status,
+            notes=tuple(dict.fromkeys(failures)),
             requests_per_second=self._requests() / max(1.0, time.monotonic() - self._began),
         )
         snapshot = self._with_metrics(snapshot)
@@ -113,10 +128,7 @@ class SnapshotReader(Closable):
         if self._metrics is None or (now := self._metrics.latest) is None:
             return snapshot
         before = self._metrics.before
-        queues = [
-            _with_shares(_with_work(queue, seconds_per_record(before, now, queue.group)), now)
-            for queue in snapshot.queues
-        ]
+        queues = [_with_figures(queue, before, now) for queue in snapshot.queues]
         notes = (*snapshot.notes, *self._metrics.failures)
         return replace(
             snapshot,
@@ -144,12 +156,16 @@ class SnapshotReader(Closable):
     def _read_schedulers(self, failures: list[str]) -> None:
         self._scheduler_status = tuple(self._schedulers.read(time.time(), self._queues.existing, failures))
 
+    def _read_rules(self, failures: list[str]) -> None:
+        self._rule_status = self._rules.read(time.time(), self._queues.existing, failures)
+
     def _requests(self) -> int:
         return (
             self._queues.requests
             + self._queues.groups.requests
             + self._dead_letters.requests
             + self._schedulers.requests
+            + self._rules.requests
         )
 
 
@@ -296,22 +312,25 @@ class Inspector(Closable):
             self._changed.notify_all()
 
 
-def _with_work(queue: QueueStatus, seconds_per_record: float | None) -> QueueStatus:
-    if seconds_per_record is None:
-        return queue
-    levels = [replace(each, seconds_of_work=each.not_done * seconds_per_record) for each in queue.levels]
-    return replace(queue, levels=tuple(levels))
-
-
 def _with_note(snapshot: Snapshot, note: str) -> Snapshot:
     return replace(snapshot, notes=(note, *snapshot.notes))
 
 
-def _with_shares(queue: QueueStatus, now: MemberFigures) -> QueueStatus:
-    """Add the shares of the levels, and what they lend and borrow, as far as members report them."""
-    levels = []
+def _with_figures(queue: QueueStatus, before: MemberFigures | None, now: MemberFigures) -> QueueStatus:
+    """Add what members report of a queue: times, shares, and what levels lend and borrow."""
+    group, levels = queue.group, []
+    seconds = seconds_per_record(before, now, group)
     for level in queue.levels:
         name = "" if level.level is None else str(level.level)
-        lent, borrowed = (now.total(metric, queue.group, name) for metric in (LEVEL_LENT, LEVEL_BORROWED))
-        levels.append(replace(level, share=now.share(queue.group, name), lent=lent, borrowed=borrowed))
-    return replace(queue, levels=tuple(levels))
+        levels.append(
+            replace(
+                level,
+                seconds_of_work=level.seconds_of_work if seconds is None else level.not_done * seconds,
+                share=now.share(group, name),
+                lent=now.total(LEVEL_LENT, group, name),
+                borrowed=now.total(LEVEL_BORROWED, group, name),
+                queue_seconds=quantile(before, now, LEVEL_QUEUE_TIME, group, name),
+            )
+        )
+    handler_seconds = quantile(before, now, HANDLER_DURATION, group, "")
+    return replace(queue, levels=tuple(levels), handler_seconds=handler_seconds)

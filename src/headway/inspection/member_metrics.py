@@ -1,5 +1,6 @@
 """Reads the `/metrics` of members, which have what Kafka does not: tenants, handler times and slots."""
 
+import math
 import threading
 import time
 from collections import defaultdict
@@ -21,6 +22,7 @@ from headway.metrics.table import (
     HANDLER_WAITING,
     LEVEL_BORROWED,
     LEVEL_LENT,
+    LEVEL_QUEUE_TIME,
     LEVEL_SHARE,
     TENANT_TIME,
     TENANT_WAITING,
@@ -48,6 +50,11 @@ _GAUGES = frozenset(
     )
 )
 
+_BUCKETS = frozenset(f"{metric.name}_bucket" for metric in (HANDLER_DURATION, LEVEL_QUEUE_TIME))
+
+Buckets = Mapping[float, float]
+"""For each upper bound of a histogram, the number of values up to this bound, as Prometheus has them."""
+
 TenantKey = tuple[str, str]
 """A group and the name of a tenant."""
 
@@ -64,6 +71,8 @@ class MemberFigures(NamedTuple):
     """What the members report at one time. `tenants` has the handler time of each tenant.
 
     `gauges` has the values of the metrics in `_GAUGES`, one for each member, by name, group, and level or handler.
+    `histograms` has the histograms of all members together, by name, group and level. Those of a group's handlers are
+    added up.
     """
 
     at: float
@@ -71,6 +80,7 @@ class MemberFigures(NamedTuple):
     waiting: Mapping[TenantKey, int]
     handlers: Mapping[str, HandlerTotals]
     gauges: Mapping[tuple[str, str, str], Sequence[float]] = MappingProxyType({})
+    histograms: Mapping[tuple[str, str, str], Buckets] = MappingProxyType({})
 
     @classmethod
     def of(cls, at: float, samples: Iterable[tuple[str, Mapping[str, str], float]]) -> "MemberFigures":
@@ -78,12 +88,16 @@ class MemberFigures(NamedTuple):
         tenants, waiting = defaultdict[TenantKey, float](float), defaultdict[TenantKey, int](int)
         handlers = defaultdict[str, HandlerTotals](HandlerTotals)
         gauges = defaultdict[tuple[str, str, str], list[float]](list)
+        histograms = defaultdict[tuple[str, str, str], dict[float, float]](dict)
         for name, labels, value in samples:
             group, tenant = labels.get("group", ""), labels.get("tenant", "")
             totals = handlers[group]
             if name in _GAUGES:
                 gauges[name, group, labels.get("level") or labels.get("handler", "")].append(value)
-            if name == TENANT_TIME.name:
+            if name in _BUCKETS and (bound := _bound(labels.get("le", ""))) is not None:
+                buckets = histograms[name.removesuffix("_bucket"), group, labels.get("level", "")]
+                buckets[bound] = buckets.get(bound, 0.0) + value
+            elif name == TENANT_TIME.name:
                 tenants[group, tenant] += value
             elif name == TENANT_WAITING.name:
                 waiting[group, tenant] += round(value)
@@ -93,7 +107,7 @@ class MemberFigures(NamedTuple):
                 handlers[group] = totals._replace(attempts=totals.attempts + value)
             elif name == HANDLER_SLOTS.name:
                 handlers[group] = totals._replace(slots=totals.slots + value)
-        return cls(at, tenants, waiting, handlers, gauges)
+        return cls(at, tenants, waiting, handlers, gauges, histograms)
 
     def total(self, metric: Metric, group: str, which: str) -> float | None:
         """Return the sum of a metric over all members, or None if no member reports it."""
@@ -104,6 +118,37 @@ class MemberFigures(NamedTuple):
         """Return the share of a level, on average over the members, or None if no member reports it."""
         values = self.gauges.get((LEVEL_SHARE.name, group, level))
         return None if values is None else sum(values) / len(values)
+
+
+def _bound(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def quantile(
+    before: MemberFigures | None, now: MemberFigures, metric: Metric, group: str, level: str, fraction: float = 0.95
+) -> float | None:
+    """Return the value below which a fraction of a histogram's latest values are, about as exact as its bounds.
+
+    The latest values are those since the figures `before`, if there were any. None if there are none.
+    """
+    name = metric.name, group, level
+    buckets = now.histograms.get(name, {})
+    earlier = before.histograms.get(name, {}) if before else {}
+    latest = {bound: count - earlier.get(bound, 0.0) for bound, count in buckets.items()}
+    if any(count < 0 for count in latest.values()):
+        latest = dict(buckets)  # a member has restarted, and counts from 0 again
+    wanted = fraction * max(latest.values(), default=0.0)
+    if not wanted > 0:
+        return None
+    low, below = 0.0, 0.0
+    for bound, count in sorted(latest.items()):
+        if count >= wanted:
+            return low if math.isinf(bound) else low + (bound - low) * (wanted - below) / (count - below)
+        low, below = bound, count
+    return low
 
 
 def tenants_of(before: MemberFigures | None, now: MemberFigures) -> list[TenantStatus]:

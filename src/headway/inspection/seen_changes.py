@@ -19,10 +19,22 @@ def _sentences(before: Snapshot, after: Snapshot) -> Iterator[str]:
             yield f"{level.kafka_topic} is now read by {level.group}."
         else:
             yield from _stuck(earlier, level)
+    yield from _rules(before, after)
     letters = {each.topic: each.total for each in before.dead_letters}
     for each in after.dead_letters:
         if (new := each.total - letters.get(each.topic, each.total)) > 0:
             yield f"{new:,} dead letter{'' if new == 1 else 's'} arrived in {each.topic}."
+
+
+def _rules(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    was, now = set(before.rules), set(after.rules)
+    for each in sorted(now - was, key=lambda rule: (rule.group, rule.id)):
+        by = f" by {each.by}" if each.by else ""
+        what = f"{each.does or 'not known'}, {each.where or 'all records'}"
+        yield f"The rule {each.id} of {each.group} was made{by}: {what}."
+    for each in sorted(was - now, key=lambda rule: (rule.group, rule.id)):
+        if not any((each.group, each.id) == (rule.group, rule.id) for rule in now):
+            yield f"The rule {each.id} of {each.group} has ended."
 
 
 def _members(before: Snapshot, after: Snapshot) -> Iterator[str]:

@@ -134,6 +134,8 @@ class LevelStatus:
         share: The level's share of the slots, from 0 to 1, if members' metrics are read.
         lent: The slots of this share that other levels use now, over all members.
         borrowed: The slots that the level uses beyond its share now, over all members.
+        queue_seconds: How long 95 of 100 records waited at most, from their timestamp to their first attempt, in the
+            last seconds, if members' metrics are read.
     """
 
     level: int | None
@@ -147,6 +149,7 @@ class LevelStatus:
     share: float | None = None
     lent: float | None = None
     borrowed: float | None = None
+    queue_seconds: float | None = None
 
     @property
     def not_done(self) -> int:
@@ -165,11 +168,14 @@ class QueueStatus:
     """A topic, with all its levels, as one group reads it. `levels` has the highest level first.
 
     `topic` and `group` are logical names: with a group for each level, they are the names without the level.
+    `handler_seconds` is how long 95 of 100 attempts of the group's handlers took at most in the last seconds, if
+    members' metrics are read.
     """
 
     topic: str
     group: str
     levels: tuple[LevelStatus, ...]
+    handler_seconds: float | None = None
 
     @property
     def not_done(self) -> int:
@@ -283,6 +289,33 @@ class HandlerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleStatus:
+    """A rule of a group. See `headway.rules`.
+
+    Args:
+        group: The group, by its name without levels.
+        id: The name of the rule in its group.
+        does: What it does, such as "hold". Empty if the rule cannot be read.
+        where: The selector of its records. An empty text chooses all records of the group.
+        by: Who made it.
+        why: The reason.
+        since: When it was made, or None if the rule cannot be read.
+        until: When it ends by itself, or None.
+        problem: Why it cannot be read, for example because a later version of Headway made it; otherwise None.
+    """
+
+    group: str
+    id: str
+    does: str = ""
+    where: str = ""
+    by: str = ""
+    why: str = ""
+    since: float | None = None
+    until: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SeenChange:
     """Something that the inspector saw change: `what` is a sentence for a user."""
 
@@ -302,6 +335,7 @@ class Snapshot:
         schedulers: The schedulers.
         tenants: The tenants, if members' metrics are read.
         handlers: The handlers, if members' metrics are read.
+        rules: The rules of the groups that have not ended.
         changes: The latest changes, the newest first.
         notes: Sentences about what could not be read, and about what is not shown.
         requests_per_second: The requests to Kafka without fetches, on average since the start.
@@ -314,6 +348,7 @@ class Snapshot:
     schedulers: tuple[SchedulerStatus, ...] = ()
     tenants: tuple[TenantStatus, ...] = ()
     handlers: tuple[HandlerStatus, ...] = ()
+    rules: tuple[RuleStatus, ...] = ()
     changes: tuple[SeenChange, ...] = ()
     notes: tuple[str, ...] = ()
     requests_per_second: float = 0.0

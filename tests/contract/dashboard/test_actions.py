@@ -103,6 +103,22 @@ def test_all_letters_that_match_are_sent_only_after_the_question_is_answered(
     assert sorted(arrived(kafka_cluster, topic, 2)) == [b"order 0", b"order 2"]
 
 
+def test_records_are_held_and_released_with_a_rule(kafka_cluster: Cluster, topic: str) -> None:
+    with app(kafka_cluster.config({}), groups=[topic], allow_actions=True) as page:
+        operator = Operator(page, "/rules")
+        held = {"group": topic, "where": "key = 'ann''s'", "why": "their bank is down", "minutes": "30"}
+        done = operator.send("/rules/hold", **held)
+        [rule] = re.findall(r"The rule (r-\w+) is stored", done)
+        until(lambda: "their bank is down" in operator.browser.get("/rules").text)
+        assert rule in operator.browser.get("/").text or "key = " in operator.browser.get("/").text
+        assert f"The rule {rule} of {topic} is ended" in operator.send("/rules/end", group=topic, rule=rule)
+        assert "has no rule" in operator.send("/rules/end", group=topic, rule=rule)
+        until(lambda: "their bank is down" not in operator.browser.get("/rules").text)
+        for wrong in ({"where": "colour = red"}, {"minutes": "-1"}, {"group": ""}, {"where": "x" * 4001}):
+            answer = operator.browser.post("/rules/hold", data={"csrf": operator.csrf, **held, **wrong})
+            assert answer.status_code == 400
+
+
 def action_of(page: str) -> str:
     found = re.search(r'name="id" value="(\w+)"', page)
     assert found

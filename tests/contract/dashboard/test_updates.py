@@ -1,10 +1,11 @@
 """Whatever a page showed before, an update shows exactly what the server has sent, in a real browser."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from playwright.sync_api import Route, sync_playwright
+from playwright.sync_api import Playwright, Route, sync_playwright
 from starlette.testclient import TestClient
 
 from headway.core.offsets.offset_map import OffsetMap
@@ -13,7 +14,7 @@ from headway.dashboard.access import Access
 from headway.dashboard.application import watching
 from headway.inspection.snapshot import PartitionStatus, SeenChange, Snapshot
 from tests.contract.dashboard.served import browser_path, until
-from tests.unit.dashboard.scene import NOW, Shown, partition, queue, scene
+from tests.unit.dashboard.scene import NOW, Shown, later, partition, queue, scene
 
 HOST = "http://localhost"
 PATHS = [
@@ -23,6 +24,7 @@ PATHS = [
     "/members",
     "/dead",
     "/schedules",
+    "/rules",
 ]
 
 
@@ -59,7 +61,7 @@ def some_snapshot(chance: random.Random) -> Snapshot:
 
 def rendered(snapshot: Snapshot, path: str) -> tuple[str, str]:
     """The whole page, and the part that an update fetches."""
-    with watching({}, Access(), Shown(snapshot)) as page:
+    with watching({}, Access(allow_actions=True), Shown(snapshot)) as page:
         browser = TestClient(page, base_url=HOST)
         until(lambda: "being read for the first time" not in browser.get("/").text)
         return browser.get(path).text, browser.get(path, headers={"HX-Request": "true"}).text
@@ -83,38 +85,72 @@ DIFFERENCE = """
 """
 
 
+class Updated:
+    """A page in a browser that gets what `pages` has: for each page the whole of it, and the part for an update."""
+
+    def __init__(self, playwright: Playwright, path: str, pages: list[tuple[str, str]]) -> None:
+        self.pages = pages
+        self.latest = 0
+        self.problems: list[str] = []
+        self._path = path
+        self._assets = TestClient(watching({}, Access(), Shown(scene())), base_url=HOST)
+        self._chromium = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
+        self.page = self._chromium.new_page()
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.route("**/*", self._answer)
+        self.page.goto(HOST + path)
+        self.page.evaluate("window.swaps = 0; document.body.addEventListener('htmx:after:swap', () => window.swaps++)")
+
+    def _answer(self, route: Route) -> None:
+        address = route.request.url.removeprefix(HOST)
+        if address.startswith("/assets/"):
+            found = self._assets.get(address)
+            route.fulfill(headers=dict(found.headers), body=found.content)
+        elif address == self._path:
+            full, part = self.pages[self.latest]
+            route.fulfill(content_type="text/html", body=part if "hx-request" in route.request.headers else full)
+        else:
+            route.fulfill(status=204)
+
+    def update(self, to: int) -> None:
+        """Update the page to one of the pages, and wait for that."""
+        self.latest, before = to, self.page.evaluate("window.swaps")
+        self.page.evaluate("htmx.trigger(document.body, 'snapshot')")
+        until(lambda: self.page.evaluate("window.swaps") > before)
+
+
+@pytest.fixture
+def playwright() -> Iterator[Playwright]:
+    """Starts browsers, and ends them."""
+    browser_path()  # skips the test if there is none
+    with sync_playwright() as found:
+        yield found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("path", PATHS)
-def test_an_update_shows_what_the_server_has_sent_whatever_the_page_showed_before(path: str) -> None:
+def test_an_update_shows_what_the_server_has_sent_whatever_the_page_showed_before(
+    playwright: Playwright, path: str
+) -> None:
     chance = random.Random(path)
-    pages = [rendered(some_snapshot(chance), path) for _ in range(12)]
-    latest = 0
-    with sync_playwright() as playwright, watching({}, Access(), Shown(scene())) as other:
-        assets = TestClient(other, base_url=HOST)
+    updated = Updated(playwright, path, [rendered(some_snapshot(chance), path) for _ in range(12)])
+    for _ in range(40):
+        updated.update(chance.randrange(12))
+        assert updated.page.evaluate(DIFFERENCE, updated.pages[updated.latest][1]) is None
+    assert updated.problems == []
 
-        def answer(route: Route) -> None:
-            address = route.request.url.removeprefix(HOST)
-            if address.startswith("/assets/"):
-                found = assets.get(address)
-                route.fulfill(headers=dict(found.headers), body=found.content)
-            elif address == path:
-                full, part = pages[latest]
-                route.fulfill(content_type="text/html", body=part if "hx-request" in route.request.headers else full)
-            else:
-                route.fulfill(status=204)
 
-        chromium = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
-        page = chromium.new_page()
-        problems: list[str] = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.route("**/*", answer)
-        page.goto(HOST + path)
-        page.evaluate("window.swaps = 0; document.body.addEventListener('htmx:after:swap', () => window.swaps++)")
-        for number in range(40):
-            latest = chance.randrange(len(pages))
-            page.evaluate("htmx.trigger(document.body, 'snapshot')")
-            until(lambda number=number: page.evaluate("window.swaps") > number)  # type: ignore[misc]
-            assert page.evaluate(DIFFERENCE, pages[latest][1]) is None
-        chromium.close()
-    assert problems == []
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_an_update_keeps_what_the_user_has_opened_and_typed(playwright: Playwright) -> None:
+    shown = [rendered(later(scene(), seconds), "/schedules") for seconds in (0, 2)]
+    schedules = Updated(playwright, "/schedules", shown)
+    schedules.page.locator("summary").first.click()
+    schedules.update(1)
+    assert schedules.page.locator("details[open]").count() == 1
+    rules = Updated(playwright, "/rules", [rendered(later(scene(), seconds), "/rules") for seconds in (0, 2)])
+    rules.page.locator("#where").fill("key = a")
+    rules.page.locator("#minutes").select_option("120")
+    rules.update(1)
+    assert (rules.page.input_value("#where"), rules.page.input_value("#minutes")) == ("key = a", "120")

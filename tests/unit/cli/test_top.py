@@ -19,6 +19,7 @@ from headway.inspection.snapshot import (
     MemberStatus,
     PartitionStatus,
     QueueStatus,
+    RuleStatus,
     SchedulerStatus,
     SeenChange,
     Snapshot,
@@ -83,6 +84,10 @@ SNAPSHOT = Snapshot(
         ),
     ),
     tenants=(TenantStatus("billing", HOSTILE, 75.0, 12, 3.5),),
+    rules=(
+        RuleStatus("billing", "r-1", "hold", "tenant = acme", HOSTILE, "their bank is down", NOW - 100, NOW + 3600),
+        RuleStatus("billing", "r-2", problem=f"A later version has made the rule {HOSTILE}."),
+    ),
     changes=(SeenChange(NOW - 61, f"{HOSTILE} joined billing-1."),),
     notes=("The group mails cannot be read: not permitted.",),
 )
@@ -126,6 +131,7 @@ def test_the_stuck_record_is_shown_with_what_hangs_behind_it() -> None:
         ("dead", ["only the newest 2,000 of 5,000", "4,990", "1,990", "0:12"]),
         ("relays", ["overdue, the oldest for 12.0 s", "in the delay topic of 1 m", "39"]),
         ("changes", ["1m 1s", "joined billing-1."]),
+        ("rules", ["hold", "tenant = acme", "their bank is down", "1m 40s", "1h", "not known", "A later version"]),
     ],
 )
 def test_each_view_has_its_figures(view: str, texts: list[str]) -> None:
@@ -180,8 +186,8 @@ def pressed(*keys: str, state: ViewState = ViewState(), rows: int = 100) -> View
 def test_numbers_and_tab_switch_the_view() -> None:
     assert pressed("6").view == "dead"
     assert pressed("tab", "tab").view == "stuck"
-    assert pressed("left").view == "changes"
-    assert pressed("9").view == "levels"
+    assert pressed("left").view == "rules"
+    assert pressed("0").view == "levels"
 
 
 def test_s_sorts_by_each_column_in_turn_and_r_reverses() -> None:

@@ -14,6 +14,7 @@ from headway.inspection.snapshot import (
     MemberStatus,
     PartitionStatus,
     QueueStatus,
+    RuleStatus,
     SchedulerStatus,
     Snapshot,
     StuckRecord,
@@ -113,6 +114,10 @@ def scene(*queues: QueueStatus, at: float = NOW) -> Snapshot:
         dead_letters=(DeadLetterStatus("orders-dead", 20, 12, 12, (cause,)),),
         schedulers=(
             SchedulerStatus("headway-delay", 30, (DelayTopicStatus(60_000, 30),), hours, 30, 2, 61.0, 0, 1, NOW),
+        ),
+        rules=(
+            RuleStatus("billing", "r-1", "hold", f"key = '{HOSTILE}'", HOSTILE, HOSTILE, NOW - 100, NOW + 3600),
+            RuleStatus(HOSTILE, "r-2", problem=HOSTILE),
         ),
         notes=(HOSTILE,),
         requests_per_second=4.5,

@@ -23,6 +23,7 @@ PAGES = [
     "/members",
     "/dead",
     "/schedules",
+    "/rules?group=<b>&where=<b>",
     "/action?id=none",
     "/queue?topic=none",
     "/partition?topic=orders&group=billing&partition=99999999999999999999999",
@@ -142,6 +143,21 @@ def test_a_page_that_misses_its_queue_updates_itself_too(opened: Open) -> None:
     html = opened(scene()).get("/partition?topic=new&group=billing").text
     assert "There is no such queue" in html
     assert 'hx-get="/partition?topic=new&amp;group=billing" hx-trigger="snapshot from:body"' in html
+
+
+def test_rules_are_shown_with_who_why_and_until_when_even_if_this_version_does_not_know_them(opened: Open) -> None:
+    browser = opened(scene(), allow_actions=True)
+    for path in ("/rules", "/"):
+        text = Page(browser.get(path).text).text
+        assert "hold" in text
+        assert "not known" in text
+    page = Page(browser.get("/rules?group=billing&where=tenant%20%3D%20acme").text)
+    values = {each["name"]: each.get("value") for each in page.all("input")}
+    assert (values["group"], values["where"]) == ("billing", "tenant = acme")
+    stuck = Page(browser.get("/partition?topic=orders&group=billing&level=1&partition=0").text)
+    assert "Rule r-1" in stuck.text
+    assert "/rules?group=billing&where=key+%3D+%27customer+7%27#hold" in [each.get("href") for each in stuck.all("a")]
+    assert "Hold" not in Page(opened(scene()).get("/rules").text).text
 
 
 def test_htmx_gets_only_the_part_that_changes(opened: Open) -> None:

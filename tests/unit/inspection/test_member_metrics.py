@@ -3,7 +3,8 @@
 import pytest
 
 from headway.errors import ConfigError
-from headway.inspection.member_metrics import MemberFigures, MemberMetrics, seconds_per_record, tenants_of
+from headway.inspection.member_metrics import MemberFigures, MemberMetrics, quantile, seconds_per_record, tenants_of
+from headway.metrics.table import LEVEL_QUEUE_TIME
 
 Samples = list[tuple[str, dict[str, str], float]]
 
@@ -36,6 +37,23 @@ def test_tenants_are_added_up_over_members_with_what_they_use_now() -> None:
     assert tenant.handler_seconds_per_second == 6.0
     assert tenants_of(None, NOW)[0].handler_seconds_per_second is None
     assert tenants_of(NOW._replace(at=90.0), EARLIER)[0].handler_seconds_per_second == 0.0  # a member has restarted
+
+
+def waits(*counts: float) -> MemberFigures:
+    """Two members whose histograms of the time in the queue have these counts up to 1 s, 10 s and any time."""
+    bounds = zip(("1.0", "10.0", "+Inf", "odd"), (*counts, 9), strict=True)
+    name, labels = "headway_level_queue_seconds_bucket", {"group": "billing", "level": "2"}
+    return MemberFigures.of(100.0, [(name, {**labels, "le": bound}, count) for bound, count in bounds] * 2)
+
+
+def test_the_time_below_which_most_records_waited_is_that_of_the_latest_ones() -> None:
+    before, now = waits(500, 500, 500), waits(500, 600, 600)
+    assert quantile(before, now, LEVEL_QUEUE_TIME, "billing", "2") == pytest.approx(1 + 9 * 0.95)
+    assert quantile(None, now, LEVEL_QUEUE_TIME, "billing", "2", 0.5) == pytest.approx(0.6)
+    assert quantile(now, before, LEVEL_QUEUE_TIME, "billing", "2") == pytest.approx(0.95)  # a member has restarted
+    assert quantile(now, now, LEVEL_QUEUE_TIME, "billing", "2") is None
+    assert quantile(before, waits(500, 500, 600), LEVEL_QUEUE_TIME, "billing", "2") == 10.0  # above all bounds
+    assert quantile(before, now, LEVEL_QUEUE_TIME, "mails", "2") is None
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "10.0.0.7:8080", "http://", "ftp://host/metrics"])

@@ -10,6 +10,7 @@ from headway.inspection.snapshot import (
     MemberStatus,
     PartitionStatus,
     QueueStatus,
+    RuleStatus,
     Snapshot,
     StuckRecord,
 )
@@ -46,6 +47,13 @@ def test_a_record_is_stuck_and_no_longer() -> None:
         "Offset 7 of orders-0, partition 2, is no longer stuck."
     ]
     assert sentences(late, with_stuck(late.taken_at + 2)) == []
+
+
+def test_rules_are_made_and_end() -> None:
+    rule = RuleStatus("billing", "r-1", "hold", "key = a", "ann")
+    before, after = Snapshot(100.0), Snapshot(102.0, rules=(rule,))
+    assert sentences(before, after) == ["The rule r-1 of billing was made by ann: hold, key = a."]
+    assert sentences(after, before) == ["The rule r-1 of billing has ended."]
 
 
 def test_dead_letters_arrive() -> None:

@@ -2,7 +2,6 @@
 
 import platform
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from headway.cli.options.due_times import DUE
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.rules.rule import Action
 from headway.errors import KafkaError
-from headway.rules import Drop, Hold, LimitConcurrency, LimitRate, MakeDeadLetter, RetryAs, Rule, Rules
+from headway.rules import Drop, Hold, LimitConcurrency, LimitRate, MakeDeadLetter, RetryAs, Rule, Rules, new_rule_id
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,7 +67,7 @@ def _set(
     now = int(time.time() * 1000)
     until = None if lasts is None else now + int(lasts * 1000)
     by = f"{this_user() or 'unknown'}@{platform.node()}"
-    rule = Rule(id_ or f"r-{uuid.uuid4().hex[:4]}", group, action, where, by, why, now, until)
+    rule = Rule(id_ or new_rule_id(), group, action, where, by, why, now, until)
     with Rules(connection.config) as stored:
         stored.set(rule)
     click.echo(f"The rule {rule.id} of the group {group} is stored. End it with: headway rules end {group} {rule.id}")
@@ -187,29 +186,13 @@ def _row(rule: Rule) -> list[str]:
     return [
         rule.group,
         rule.id,
-        _said(rule.action),
+        rule.does,
         rule.where or "all",
         local_time(rule.since),
         until,
         rule.by,
         rule.why,
     ]
-
-
-def _said(action: Action) -> str:
-    match action:
-        case Hold(lets_pass):
-            return "hold, others pass" if lets_pass else "hold"
-        case Drop():
-            return "drop"
-        case MakeDeadLetter():
-            return "dead letter"
-        case LimitRate(per_second):
-            return f"{per_second:g}/s"
-        case LimitConcurrency(most):
-            return f"{most} at a time"
-        case RetryAs(delay, max_attempts):
-            return f"retry after {delay:g} s" + (f", {max_attempts} attempts" if max_attempts else "")
 
 
 @rules.command()

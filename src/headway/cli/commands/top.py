@@ -71,7 +71,7 @@ def top(
     counts the records that hold back a commit for longer than the time between two commits: the view `stuck` (key 3)
     shows each one, and how many records behind it have the same key and wait.
 
-    Keys: 1 to 8 switch the view, s sorts by the next column, r reverses, / filters, p pauses, ? explains, q quits.
+    Keys: 1 to 9 switch the view, s sorts by the next column, r reverses, / filters, p pauses, ? explains, q quits.
     Without a terminal, the command prints once, without colours.
 
     \b

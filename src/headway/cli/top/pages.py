@@ -17,17 +17,18 @@ from headway.cli.top.views import VIEW_OF, Heading, TableView, ViewRow, summary_
 from headway.inspection.snapshot import Snapshot
 
 _TONES = {"": "", "warn": "yellow", "bad": "bold red"}
-_KEYS = "1-8 view  s sort  r reverse  / filter  p pause  ? help  q quit"
+_KEYS = "1-9 view  s sort  r reverse  / filter  p pause  ? help  q quit"
 _MOST_NOTES = 3
 _GAP = 2  # characters between two columns
 _LEAST_TEXT = 14  # characters that a column of text needs
 _STALE_AFTER = 10.0  # seconds
-_BELOW_LEVELS = ("stuck", "dead", "members", "changes")
+_BELOW_LEVELS = ("stuck", "rules", "dead", "members", "changes")
 _MOST_BELOW = 6  # rows
-_ONCE = ("levels", "stuck", "members", "tenants", "dead", "relays")
+_ONCE = ("levels", "stuck", "rules", "members", "tenants", "dead", "relays")
 
 HELP = """\
-1 to 8, Tab    switch the view: levels, partitions, stuck records, members, tenants, dead letters, relays, changes
+1 to 9, Tab    switch the view: levels, partitions, stuck records, members, tenants, dead letters, relays, changes,
+               rules
 s              sort by the next column; after the last one, in the view's own order
 r              reverse the order
 / text Enter   show only rows that contain the text; Esc clears the filter

@@ -17,6 +17,7 @@ def describe_snapshot(snapshot: Snapshot) -> dict[str, Any]:
                 "topic": queue.topic,
                 "group": queue.group,
                 "not_done": queue.not_done,
+                "handler_seconds": queue.handler_seconds,
                 "levels": [*map(_level, queue.levels)],
             }
             for queue in snapshot.queues
@@ -25,6 +26,8 @@ def describe_snapshot(snapshot: Snapshot) -> dict[str, Any]:
         "dead_letters": [*map(asdict, snapshot.dead_letters)],
         "schedulers": [*map(asdict, snapshot.schedulers)],
         "tenants": [*map(asdict, snapshot.tenants)],
+        "handlers": [*map(asdict, snapshot.handlers)],
+        "rules": [*map(asdict, snapshot.rules)],
         "changes": [*map(asdict, snapshot.changes)],
         "notes": snapshot.notes,
         "requests_per_second": snapshot.requests_per_second,
@@ -41,6 +44,7 @@ def _level(level: LevelStatus) -> dict[str, Any]:
         "arrived_per_second": level.arrived_per_second,
         "done_per_second": level.done_per_second,
         "seconds_of_work": level.seconds_of_work,
+        "queue_seconds": level.queue_seconds,
         "partitions": [*map(_partition, level.partitions)],
     }
 

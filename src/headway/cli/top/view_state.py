@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-VIEWS = ("levels", "partitions", "stuck", "members", "tenants", "dead", "relays", "changes")
-"""The views, in the order of the keys 1 to 8."""
+VIEWS = ("levels", "partitions", "stuck", "members", "tenants", "dead", "relays", "changes", "rules")
+"""The views, in the order of the keys 1 to 9."""
 
 _MOST_TYPED = 60
 

@@ -332,6 +332,30 @@ def _relay_rows(snapshot: Snapshot) -> Iterator[ViewRow]:
             yield name, Cell(where), _number(topic.pending), Cell("")
 
 
+def rules(snapshot: Snapshot) -> TableView:
+    """Return the rules that operators have made."""
+    headings = (
+        *(Heading("group", ratio=1), Heading("rule", ratio=1, rank=2), Heading("does", ratio=1)),
+        *(Heading("where", ratio=2), Heading("why", ratio=2), Heading("by", ratio=1, rank=1)),
+        *(Heading("since", "right"), Heading("ends in", "right")),
+    )
+    now = snapshot.taken_at
+    rows = tuple(
+        (
+            _text(each.group),
+            _text(each.id),
+            _text(each.does or "not known", "" if each.does else "bad"),
+            _text(each.where or ("" if each.problem else "all records")),
+            _text(each.why or each.problem or ""),
+            _text(each.by),
+            _seconds(None if each.since is None else max(0.0, now - each.since)),
+            _seconds(None if each.until is None else max(0.0, each.until - now)),
+        )
+        for each in snapshot.rules
+    )
+    return TableView(headings, rows, "No group has rules. `headway rules` makes them.")
+
+
 def changes(snapshot: Snapshot) -> TableView:
     """Return the changes that were seen, the newest first."""
     rows = tuple((_seconds(max(0.0, snapshot.taken_at - each.at)), _text(each.what)) for each in snapshot.changes)
@@ -347,6 +371,7 @@ VIEW_OF: dict[str, Callable[[Snapshot], TableView]] = {
     "dead": dead,
     "relays": relays,
     "changes": changes,
+    "rules": rules,
 }
 """The function of each view."""
 

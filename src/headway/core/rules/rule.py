@@ -15,7 +15,10 @@ from headway.errors import ConfigError, UnreadableError
 RULES_TOPIC = "headway-rules"
 """The compacted topic in which the rules of all groups are stored."""
 
-_LongText = Annotated[str, msgspec.Meta(max_length=4_000)]
+LONGEST_SELECTOR = 4_000
+"""The highest number of characters of a rule's selector."""
+
+_LongText = Annotated[str, msgspec.Meta(max_length=LONGEST_SELECTOR)]
 _Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
 _Whole = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
@@ -91,6 +94,23 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     def selector(self) -> Selector | None:
         """The selector, or None if the rule applies to all records."""
         return Selector.parse(self.where) if self.where else None
+
+    @property
+    def does(self) -> str:
+        """What the rule does, in a few words."""
+        match self.action:
+            case Hold(lets_pass):
+                return "hold, others pass" if lets_pass else "hold"
+            case Drop():
+                return "drop"
+            case MakeDeadLetter():
+                return "dead letter"
+            case LimitRate(per_second):
+                return f"{per_second:g}/s"
+            case LimitConcurrency(most):
+                return f"{most} at a time"
+            case RetryAs(delay, max_attempts):
+                return f"retry after {delay:g} s" + (f", {max_attempts} attempts" if max_attempts else "")
 
     def encode(self) -> bytes:
         """Encode the rule for its topic."""

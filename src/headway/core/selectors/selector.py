@@ -49,6 +49,19 @@ class Selector:
         return f"Selector.parse({self.text!r})"
 
 
+def equality(field: str, value: bytes | str) -> str:
+    """Return the text of the condition that a field has a value.
+
+    >>> equality("key", b"ann's"), equality("key", bytes([255]))
+    ("key = 'ann''s'", "key = x'ff'")
+    """
+    try:
+        text = value if isinstance(value, str) else value.decode()
+    except UnicodeDecodeError as error:
+        return f"{field} = x'{error.object.hex()}'"
+    return f"{field} = '" + text.replace("'", "''") + "'"
+
+
 def _equalities(condition: Condition) -> Iterator[tuple[str, Constant]]:
     if isinstance(condition, Comparison) and condition.operator == "=":
         yield condition.field, condition.constant

@@ -44,6 +44,7 @@
   });
 
   // Curves
+  const FIELDS = ["done", "arrived", "oldest", "work", "queued", "handler"];
   const charts = [];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const short = (value) => {
@@ -93,23 +94,28 @@
         this.update();
         return;
       }
-      if (!same) this.levels = names.map((level) => ({ level, done: [], arrived: [], oldest: [], work: [] }));
+      if (!same) this.levels = names.map((level) => ({ level, ...Object.fromEntries(FIELDS.map((field) => [field, []])) }));
       this.times.push(...news.times);
       this.levels.forEach((level, at) => {
-        for (const field of ["done", "arrived", "oldest", "work"]) level[field].push(...news.levels[at][field]);
+        for (const field of FIELDS) level[field].push(...news.levels[at][field]);
       });
       const surplus = this.times.length - 800;
       if (surplus > 0) {
         this.times.splice(0, surplus);
-        this.levels.forEach((level) => ["done", "arrived", "oldest", "work"].forEach((field) => level[field].splice(0, surplus)));
+        this.levels.forEach((level) => FIELDS.forEach((field) => level[field].splice(0, surplus)));
       }
       if (this.times.length < 2) return;
-      if (this.plots.length !== 4 || !same) this.redraw();
+      if (!this.plots.length || !same) this.redraw();
       else this.plots.forEach((plot) => plot.setData(this.data(plot.field)));
     }
 
+    // The handler's time is that of all levels, so it is one curve.
+    lines(field) {
+      return field === "handler" ? this.levels.slice(0, 1) : this.levels;
+    }
+
     data(field) {
-      return [this.times, ...this.levels.map((level) => level[field])];
+      return [this.times, ...this.lines(field).map((level) => level[field])];
     }
 
     redraw() {
@@ -141,7 +147,7 @@
         ],
         series: [
           {},
-          ...this.levels.map((level) => ({ stroke: style("--l" + ((level.level || 0) % 6)), width: 2, spanGaps: false, points: { show: false } })),
+          ...this.lines(place.dataset.field).map((level) => ({ stroke: style("--l" + ((level.level || 0) % 6)), width: 2, spanGaps: false, points: { show: false } })),
         ],
         hooks: { draw: [(plot) => this.drawMarks(plot)] },
       };
