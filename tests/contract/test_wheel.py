@@ -35,6 +35,30 @@ ask(headway, [])
 print(json.dumps({"asked": asked, "failed": failed}))
 """
 
+# Asks the dashboard for its page and for all that the page loads, and says with which status each was answered.
+SERVED_PAGE = """
+import asyncio, json, re
+from headway.dashboard import app
+
+async def get(page, path):
+    answers = []
+    async def send(message): answers.append(message)
+    async def receive(): await asyncio.sleep(3600)
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [(b"host", b"localhost")]}
+    await page(scope | {"root_path": "", "scheme": "http", "http_version": "1.1"}, receive, send)
+    return answers[0]["status"], b"".join(each.get("body", b"") for each in answers[1:]).decode()
+
+async def main():
+    with app({"bootstrap.servers": "localhost:1", "log_level": 0}) as page:
+        status, html = await get(page, "/")
+        found = {"/": status}
+        for path in re.findall(r'(?:src|href)="(/assets/[^"?]+)', html):
+            found[path] = (await get(page, path))[0]
+    print(json.dumps(found))
+
+asyncio.run(main())
+"""
+
 
 class Installed:
     """A clean environment with the wheel in it, and a home of its own."""
@@ -124,6 +148,15 @@ def test_every_command_has_its_help_without_any_extra(installed: Installed) -> N
     found = json.loads(installed.run("python", "-c", EVERY_HELP))
     assert found["failed"] == {}
     assert {"broker start", "topics create", "worker", "pipeline run"} <= set(found["asked"])
+
+
+@pytest.mark.slow
+def test_a_wheel_has_what_the_page_of_the_dashboard_loads(installed: Installed) -> None:
+    installed.install("[dashboard]")
+    served = json.loads(installed.run("python", "-c", SERVED_PAGE))
+    assert served.pop("/") in {200, 502}  # there is no broker, so the page says just that
+    assert {name.rpartition(".")[2] for name in served} == {"js", "css", "svg"}
+    assert set(served.values()) == {200}
 
 
 @pytest.mark.slow
