@@ -40,6 +40,12 @@ def consumer_config(address: str) -> dict[str, Any]:
     return {"bootstrap.servers": address, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
 
 
+def begin_to_measure(client: Any) -> None:
+    """Measure a client, if `speed.py --measured` asks for it."""
+    if MEASURES:
+        client.measure()
+
+
 def parallel(executor: str, milliseconds: int, ordering: Ordering) -> Measure:
     """A parallel consumer with 1,000 slots, of which each record takes one for so long."""
     seconds = milliseconds / 1000
@@ -47,8 +53,7 @@ def parallel(executor: str, milliseconds: int, ordering: Ordering) -> Measure:
     def measure(address: str, topic: str, count: int) -> Cost:
         clock, numbers = CpuClock(count), itertools.count(1)
         consumer = ParallelConsumer(consumer_config(address), ordering=ordering, max_concurrency=SLOTS)
-        if MEASURES:
-            consumer.measure()
+        begin_to_measure(consumer)
         consumer.subscribe(topic)
 
         def in_a_thread(record: ConsumerRecord, context: Context) -> None:
@@ -73,6 +78,7 @@ def poll(address: str, topic: str, count: int) -> Cost:
     """`PriorityConsumer.poll` with three levels, of which the records are in the lowest."""
     clock, read = CpuClock(count), 0
     with PriorityConsumer({**consumer_config(address), LEVELS: 3, "max.poll.records": 500}) as consumer:
+        begin_to_measure(consumer)
         consumer.subscribe(topic)
         while read < count:
             for record in consumer.poll(1):
@@ -86,6 +92,7 @@ def iteration(address: str, topic: str, count: int) -> Cost:
     """The same by iteration."""
     clock = CpuClock(count)
     with PriorityConsumer({**consumer_config(address), LEVELS: 3, "max.poll.records": 500}) as consumer:
+        begin_to_measure(consumer)
         consumer.subscribe(topic)
         for read, record in enumerate(consumer, 1):
             record.value  # noqa: B018 - as above
@@ -101,6 +108,7 @@ def produce(address: str, topic: str, count: int) -> Cost:
     level = "priority" if IS_REFERENCE else "level"
     tops = [{level: number} for number in range(3)]
     with getattr(headway, name)({"bootstrap.servers": address, LEVELS: 3, "linger.ms": 5}) as producer:
+        begin_to_measure(producer)
         producer.send(topic, b"first", **tops[2]).result()
         value = b"x" * 100
         for number in range(1, count):
@@ -125,7 +133,9 @@ def relay(mode: Any) -> Measure:
             for number in range(count):
                 scheduler.send_later(b"%d" % number, b"x" * 100, topic, 0)
         clock = CpuClock(count)
-        with Relay(settings, name=name, mode=mode).running():
+        delivering = Relay(settings, name=name, mode=mode)
+        begin_to_measure(delivering)
+        with delivering.running():
             _see_stored(address, topic, clock)
         return clock.cost
 

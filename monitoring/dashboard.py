@@ -77,6 +77,11 @@ ROWS: dict[str, list[Panel]] = {
         Panel("Moved records", table.RELAY_MOVED, ("delay_topic",)),
         Panel("Takeovers", table.RELAY_TAKEOVERS, ("group",)),
     ],
+    "Spark queries": [
+        Panel("Offsets that wait", table.SPARK_WAITING, ("query", "level")),
+        Panel("Age of the oldest offset that waits", table.SPARK_OLDEST, ("query", "level")),
+        Panel("Time of a micro-batch", table.SPARK_BATCH_TIME, ("query",)),
+    ],
 }
 """The panels of the dashboard by row."""
 

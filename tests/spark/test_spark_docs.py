@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from pyspark.sql import SparkSession
 
 from headway import Producer, Relay, Scheduler, Settled
@@ -48,6 +49,7 @@ def test_the_programs_of_the_page_do_what_it_says(spark: SparkSession, servers: 
         "billing:bill": "tests.spark.programs.handlers:shown",
         "wait(3600)": "wait(1)",
         "addListener(ProgressListener())": "addListener(listener := ProgressListener())",
+        "register(metrics)": "collector = register(metrics)",
     }
     names: dict[str, Any] = {"spark": spark}
     Scheduler({"bootstrap.servers": servers}).close()  # creates the delay topics
@@ -61,6 +63,10 @@ def test_the_programs_of_the_page_do_what_it_says(spark: SparkSession, servers: 
         for query in spark.streams.active:
             query.stop()
     spark.streams.removeListener(names["listener"])
+    spark.streams.removeListener(names["metrics"])
+    samples = {sample.name: sample.value for sample in names["metrics"].measure()()}
+    REGISTRY.unregister(names["collector"])
+    assert samples["headway_spark_query_running"] == 0
 
     assert sorted(record.value or b"" for record in committed(servers, "copies")) == [b"1.50", b"42.00"]
     counted = {record.key: record.value for record in committed(servers, "counts")}

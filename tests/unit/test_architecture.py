@@ -35,7 +35,8 @@ ALLOWED = {
     "workers": {"core", "execution", "kafka", "parallel"} | _BASE,
     "http": {"core", "declarations", "errors", "execution", "records"},
     "broker": {"errors", "kafka", "runtime"},
-    "spark": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "runtime", "workers"}
+    "spark": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "metrics", "parallel", "runtime"}
+    | {"workers"}
     | _BASE,
     "pipelines": {"settings"},
     "calls": {"core", "delay", "errors", "kafka", "priority", "records", "runtime", "settings"},

@@ -63,6 +63,7 @@ _LEVEL = ("group", "level")
 _PARTITION = ("group", "topic", "level", "partition")
 _LINE = ("group", "delay_topic")
 _CLIENT = ("client",)
+_QUERY = ("query",)
 _BROKER = ("client", "broker")
 
 # From one millisecond to five minutes: handlers, commits and requests.
@@ -516,6 +517,45 @@ RELAY_REFUSED = _gauge(
     ("group",),
     "1 while a permission is missing that the relay needs, otherwise 0.",
     Combine.MAX,
+)
+
+# Spark's streaming queries
+
+SPARK_RUNNING = _gauge("headway_spark_query_running", "1", _QUERY, "1 while the query runs, otherwise 0.", Combine.MAX)
+SPARK_FAILURES = _counter(
+    "headway_spark_query_failures_total", "{failure}", _QUERY, "How often the query has ended with an error."
+)
+SPARK_ROWS = _counter(
+    "headway_spark_rows_total", "{row}", _QUERY, "Rows that the query has read, as Spark counts them."
+)
+SPARK_BATCH_TIME = _histogram(
+    "headway_spark_batch_seconds", "s", _QUERY, _DURATIONS, "How long a micro-batch with rows took."
+)
+SPARK_READ = _counter(
+    "headway_spark_read_offsets_total",
+    "{offset}",
+    (*_QUERY, "level"),
+    "Offsets that the query has read from its Headway sources.",
+)
+SPARK_WAITING = _gauge(
+    "headway_spark_waiting_offsets",
+    "{offset}",
+    (*_QUERY, "level"),
+    "Offsets that the query had not read after its last micro-batch.",
+)
+SPARK_OLDEST = _gauge(
+    "headway_spark_oldest_seconds",
+    "s",
+    (*_QUERY, "level"),
+    "How long ago the query first saw the oldest offset that waits, after its last micro-batch; 0 if none waits.",
+    Combine.MAX,
+)
+SPARK_OUTCOMES = _counter(
+    "headway_spark_outcomes_total",
+    "{row}",
+    (*_QUERY, "stage", "outcome"),
+    "Rows of a stage of parallel_map by their outcome, with `retried` for rows of more than one attempt; or records of "
+    "outputs, and of these the dead letters.",
 )
 
 # librdkafka's own statistics, if the setting `statistics.interval.ms` is above 0

@@ -12,6 +12,7 @@ _MODULES = {
     "LevelProgress": "headway.spark.report.level_progress",
     "Output": "headway.spark.stage.output_records",
     "ProgressListener": "headway.spark.report.level_progress",
+    "QueryMetrics": "headway.spark.report.query_metrics",
     "follow_cluster": "headway.spark.session.parallelism",
     "level_progress": "headway.spark.report.level_progress",
     "local_session": "headway.spark.session.session",

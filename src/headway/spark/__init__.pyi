@@ -1,4 +1,5 @@
 from headway.spark.report.level_progress import LevelProgress, ProgressListener, level_progress
+from headway.spark.report.query_metrics import QueryMetrics
 from headway.spark.report.timestamps import stamped
 from headway.spark.session.parallelism import follow_cluster
 from headway.spark.session.session import local_session
@@ -16,6 +17,7 @@ __all__ = [
     "LevelProgress",
     "Output",
     "ProgressListener",
+    "QueryMetrics",
     "follow_cluster",
     "level_progress",
     "local_session",

@@ -139,7 +139,8 @@ class Script:
 
 HANDLER = "Script._handle"
 TESTS = Path(__file__).parents[2]
-OTHERS = [*TESTS.rglob("test_*measured.py"), *TESTS.rglob("test_statistics.py"), *TESTS.rglob("test_pod_metrics.py")]
+NAMES = ("test_*measured.py", "test_query_metrics.py", "test_statistics.py", "test_pod_metrics.py")
+OTHERS = [path for name in NAMES for path in TESTS.rglob(name)]
 LOW, HIGH = ("0",), ("1",)
 LOW_TOPIC, HIGH_TOPIC = ("TOPIC", "0"), ("TOPIC", "1")
 STUCK, OTHER = ("TOPIC", "0", "0"), ("TOPIC", "1", "1")  # two partitions
