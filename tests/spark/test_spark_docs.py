@@ -1,4 +1,4 @@
-"""The programs of docs/spark.md and docs/spark-files.md run, one after the other."""
+"""The programs of docs/spark.md, docs/spark-handlers.md and docs/spark-files.md run, one after the other."""
 
 import re
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from tests.spark.stored import committed
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+HANDLERS_PAGE = PAGE.with_name("spark-handlers.md")
 FILES_PAGE = PAGE.with_name("spark-files.md")
 TOPICS = [
     "orders-0",
@@ -41,7 +42,7 @@ def servers() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_the_programs_of_the_page_do_what_it_says(spark: SparkSession, servers: str, tmp_path: Path) -> None:
+def test_the_programs_of_the_pages_do_what_they_say(spark: SparkSession, servers: str, tmp_path: Path) -> None:
     Admin({"bootstrap.servers": servers}).create(TOPICS, 2)
     replaced = {
         "localhost:9092": servers,
@@ -54,7 +55,7 @@ def test_the_programs_of_the_page_do_what_it_says(spark: SparkSession, servers: 
     names: dict[str, Any] = {"spark": spark}
     Scheduler({"bootstrap.servers": servers}).close()  # creates the delay topics
     with Relay({"bootstrap.servers": servers}).running():
-        for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        for program in re.findall(r"```python\n(.*?)```", PAGE.read_text() + HANDLERS_PAGE.read_text(), re.DOTALL):
             for old, new in replaced.items():
                 program = program.replace(old, new)  # noqa: PLW2901
             exec(compile(program, str(PAGE), "exec"), names)  # noqa: S102 - our own text
