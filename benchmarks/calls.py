@@ -27,7 +27,7 @@ async def answer(record: ConsumerRecord) -> str:
 def answering(servers: str) -> Iterator[None]:
     """A member that answers calls, in a thread of its own."""
     config = {"bootstrap.servers": servers, "group.id": "answers", "auto.offset.reset": "earliest"}
-    with ParallelConsumer(config, max_concurrency=1000, result_topic=RESULTS) as consumer:
+    with ParallelConsumer(config, ordering="key_if_any", max_concurrency=1000, result_topic=RESULTS) as consumer:
         consumer.subscribe(TOPIC)
         thread = threading.Thread(target=consumer.run, args=(answer,))
         thread.start()
