@@ -191,7 +191,15 @@ def row(title: str, part: RolePart) -> str:
 
 
 def test_the_page_shows_the_table() -> None:
-    rows = [row(role.title, part) for role in ROLES.values() for part in role.parts]
+    same = ROLES["parallel"].parts[1:]  # a sentence of the page says that workers need the same in these cases
+    assert ROLES["worker"].parts == ROLES["parallel"].parts
+    rows = [
+        row(role.title, part)
+        for name, role in ROLES.items()
+        if name != "worker"
+        for part in role.parts
+        if name != "spark workers" or part not in same
+    ]
     page = PAGE.read_text()
     shown = [line for line in page.splitlines() if re.match(r"\| .*(Read|Write|Create|Delete|Describe) \w+ `", line)]
     assert shown == rows, "\n" + "\n".join(rows)
