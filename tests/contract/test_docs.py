@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.conftest import Cluster
+from tests.exported_spans import Exported
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -56,3 +57,28 @@ def test_the_readme_says_what_each_extra_is_for() -> None:
     extras = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for extra in extras:
         assert f"| `{extra}` |" in README.read_text()
+
+
+def test_the_program_of_the_page_about_traces_bills_an_order_in_a_span(kafka_cluster: Cluster) -> None:
+    page = (README.parent / "docs" / "tracing.md").read_text()
+    program, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    topic = f"{kafka_cluster.topic(1)}-0"
+    for name, value in (("localhost:9092", kafka_cluster.bootstrap_servers), ("orders", topic), ("billing", topic)):
+        program = program.replace(f'"{name}"', repr(value))
+    # The process has one global provider, which a test must not set.
+    exported = Exported()
+    program = program.replace("trace.set_tracer_provider(TracerProvider())", "")
+    program = re.sub(r"trace.get_tracer_provider\(\).*\n", "", program).replace("Tracing()", "tracing")
+    printed: list[tuple[Any, ...]] = []
+    names: dict[str, Any] = {"tracing": exported.tracing()}
+
+    def note(*values: Any) -> None:
+        printed.append(values)
+        names["consumer"].stop()
+
+    names["print"] = note
+    exec(compile(program, "tracing.md", "exec"), names)  # noqa: S102 - our own text
+    [(said, span)] = printed
+    assert said == "billed in the span"
+    assert span != 0
+    assert exported.spans(f"send {topic}")

@@ -22,28 +22,29 @@ ALLOWED = {
     "runtime": set[str](),
     "metrics": set[str](),
     "probes": {"errors", "metrics", "runtime"},
+    "tracing": {"core", "declarations", "errors", "metrics", "records", "runtime"},
     "declarations": {"errors"},
     "settings": {"declarations", "errors"},
     "environment": {"broker", "errors", "settings"},
     "core": {"declarations", "errors", "records"},
-    "kafka": {"core", "metrics", "runtime"} | _BASE,
-    "priority": {"core", "delay", "kafka", "metrics", "runtime"} | _BASE,
+    "kafka": {"core", "metrics", "runtime", "tracing"} | _BASE,
+    "priority": {"core", "delay", "kafka", "metrics", "runtime", "tracing"} | _BASE,
     "dead_letters": {"core", "errors", "records"},
-    "delay": {"core", "dead_letters", "kafka", "metrics", "runtime"} | _BASE,
-    "execution": {"core", "declarations", "errors", "kafka", "metrics", "records", "runtime"},
-    "parallel": {"core", "dead_letters", "delay", "execution", "kafka", "metrics", "runtime"} | _BASE,
+    "delay": {"core", "dead_letters", "kafka", "metrics", "runtime", "tracing"} | _BASE,
+    "execution": {"core", "declarations", "errors", "kafka", "metrics", "records", "runtime", "tracing"},
+    "parallel": {"core", "dead_letters", "delay", "execution", "kafka", "metrics", "runtime", "tracing"} | _BASE,
     "workers": {"core", "execution", "kafka", "parallel"} | _BASE,
     "http": {"core", "declarations", "errors", "execution", "records"},
     "broker": {"errors", "kafka", "runtime"},
     "spark": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "metrics", "parallel", "runtime"}
-    | {"workers"}
+    | {"tracing", "workers"}
     | _BASE,
     "pipelines": {"settings"},
     "calls": {"core", "delay", "errors", "kafka", "priority", "records", "runtime", "settings"},
     "rules": {"core", "errors", "kafka", "runtime", "settings"},
     "waiting": {"core", "errors", "kafka", "records", "runtime", "settings"},
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
-    | {"workers"}
+    | {"tracing", "workers"}
     | _BASE,
     "dashboard": {"actions", "core", "dead_letters", "delay", "inspection", "kafka", "metrics", "rules", "runtime"}
     | _BASE,

@@ -20,6 +20,7 @@ from headway.errors import HeadwayError
 from headway.records.record_types import Header
 from headway.runtime.lifecycle import time_left_of
 from headway.settings.config import Config
+from headway.tracing.tracing import Tracing
 
 T = TypeVar("T")
 
@@ -56,8 +57,9 @@ class AsyncScheduler:
     the scheduler looks for its topics and creates missing topics.
     """
 
-    def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
+    def __init__(self, config: Config, *, name: str = DEFAULT_NAME, tracing: Tracing | None = None) -> None:
         self._config = config
+        self._tracing = tracing
         self._name = name
         self._scheduler: Scheduler | None = None
         self._making: asyncio.Future[Scheduler] | None = None
@@ -76,7 +78,7 @@ class AsyncScheduler:
     # `AsyncProducersScheduler` overrides the following three methods.
 
     def _make(self) -> Scheduler:
-        return Scheduler(self._config, name=self._name)
+        return Scheduler(self._config, name=self._name, tracing=self._tracing)
 
     def _may_block(self, scheduler: Scheduler, when: When) -> bool:
         return scheduler.may_wait_for_delay_topics(when)

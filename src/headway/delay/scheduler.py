@@ -30,6 +30,7 @@ from headway.runtime.end_steps import EndSteps, construction
 from headway.runtime.lifecycle import Closable, time_left_of
 from headway.settings.config import Config, OutputSettings
 from headway.settings.connection_settings import connection_of
+from headway.tracing.tracing import Tracing, checked_spans
 
 
 class Scheduler(Closable):
@@ -44,6 +45,7 @@ class Scheduler(Closable):
     Args:
         name: The scheduler's name, which is the prefix of its topics' names. Schedulers and relays with the same name
             work together.
+        tracing: A `Tracing` to make a span of each call of `send_later`.
 
     Raises:
         ConfigError: A setting is not valid for a scheduler.
@@ -54,8 +56,9 @@ class Scheduler(Closable):
     within half a minute.
     """
 
-    def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
+    def __init__(self, config: Config, *, name: str = DEFAULT_NAME, tracing: Tracing | None = None) -> None:
         settings = OutputSettings.parse(config)
+        spans = checked_spans(tracing)
         limits.check(settings.kafka)
         connection = connection_of(settings.kafka)
         self._names = TopicNames(name)
@@ -73,6 +76,10 @@ class Scheduler(Closable):
             self._closing_within = time_left_of(None)
             self._unstored = 0  # how many schedules had not been stored when the client was closed
             register_for_forks(self)
+        if spans:
+            from headway.delay.traced_scheduler import trace_scheduler  # noqa: PLC0415 - only programs that trace need it
+
+            trace_scheduler(self, spans)
 
     def send_later(
         self,

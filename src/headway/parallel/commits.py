@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headway.core.engine.commit_schedule import CommitSchedule
 from headway.core.engine.commit_tick import CommitTick
@@ -29,6 +29,9 @@ from headway.parallel.run_parts import RunParts
 from headway.parallel.transactions import LevelRefusals, OutcomeUnknownError, Transactions
 from headway.records.record_types import TopicPartition
 from headway.runtime.deferred_signals import defer_signals
+
+if TYPE_CHECKING:
+    from headway.tracing.spans import Spans
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +244,9 @@ class Commits:
             return
         try:
             with defer_signals():  # Ctrl-C must not interrupt between sending a commit and adding it to `_pending`
-                sent = self._transactions.commit(tick) if self._transactions else self._send(tick)
+                sent: SentOffsets = self._transactions.commit(tick) if self._transactions else self._send(tick)
+                if spans := self._parts.spans:
+                    sent = self._traced(spans, sent, tick)
                 self._pending.append(_UnansweredCommit(levels, tick, sent, now))
         except KafkaError as error:
             self._refused(tick, dict.fromkeys(levels, error), now)
@@ -251,6 +256,13 @@ class Commits:
         offsets = {each: commit[:2] for each, commit in tick.commits.items()}
         within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
         return _PlainCommit(level, self._levels[level].client.commit_with_metadata(offsets), within)
+
+    def _traced(self, spans: "Spans", sent: SentOffsets, tick: CommitTick) -> SentOffsets:
+        from headway.parallel.traced_parts import TracedCommit  # noqa: PLC0415 - only a run that is traced needs this
+
+        is_transaction = self._transactions is not None
+        span = spans.commit(self._parts.group, len(tick.commits), is_transaction=is_transaction)
+        return sent if span is None else TracedCommit(sent, span)
 
     # Answers
 

@@ -134,6 +134,7 @@ class ParallelConsumer:
             one more client and one more thread.
         latest_only: True to handle only the newest of the records of a key that were fetched and wait. The others are
             done without a call of the handler. Running records, and records without a key, are never skipped.
+        tracing: A `Tracing` to make spans of handler calls, of the waits before them, of outputs and of commits.
 
     Raises `ConfigError` if a setting is outside its allowed range. Any thread can call `pause`, `resume`, `stop` and
     `close`.

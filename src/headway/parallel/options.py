@@ -44,6 +44,7 @@ from headway.parallel.tenancy import Tenancy, Tenant
 from headway.parallel.tenant_rates import TenantRates
 from headway.records.record_types import ConsumerRecord
 from headway.settings.config import Config, OutputSettings, ParallelSettings
+from headway.tracing.tracing import Tracing
 
 CommitMode = Literal["async", "sync", "transactional"]
 ExecutorName = Literal["thread", "async", "process"]
@@ -90,6 +91,7 @@ class ParallelOptionsDict(TypedDict, total=False):
     lifespan: Lifespan | None
     steered: bool
     latest_only: bool
+    tracing: Tracing | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,7 @@ class ParallelOptions:
     lifespan: Lifespan | None = None
     steered: bool = False
     latest_only: bool = False
+    tracing: Tracing | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any], taker: str = "ParallelConsumer", others: Collection[str] = ()) -> Self:
@@ -171,6 +174,8 @@ class ParallelOptions:
         if self.circuit_breaker is not None:
             wanted = "a CircuitBreaker, such as CircuitBreaker()"
             check_kind("circuit_breaker", self.circuit_breaker, CircuitBreaker, wanted)
+        if self.tracing is not None:
+            check_kind("tracing", self.tracing, Tracing, "a Tracing, such as Tracing()")
         if self.lifespan is not None:
             check_lifespan(self.lifespan)
         if self.result_topic is not None and not is_topic_name(self.result_topic):

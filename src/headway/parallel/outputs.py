@@ -146,6 +146,9 @@ class HandlerOutputs:
         except BaseException:  # this thread makes all calls of `on_output`, so an error must not end the thread
             log.exception("The on_output callback for a record of %s raised an error.", record.topic)
 
+    def refused(self, output: HandlerOutput, error: BaseException) -> None:
+        """Note that an output was not stored. Outputs that are traced override this."""
+
     def _input(self, job: Job) -> ConsumerRecord | list[ConsumerRecord]:
         return [attempt.record for attempt in job] if self._of_batches else job[0].record
 
@@ -228,20 +231,21 @@ class Sending:
             if error is None:
                 self._outputs.delivered(output, message)
                 pending.report(None)
-            elif output.kind is OutputKind.RESULT:
-                log_refused_result(output, why_not_delivered(self._client, output.topic, error))
-                pending.report(None)
             else:
-                pending.report(why_not_delivered(self._client, output.topic, error))
+                refuse(why_not_delivered(self._client, output.topic, error))
+
+        def refuse(why: HeadwayError) -> None:
+            self._outputs.refused(output, why)
+            if output.kind is OutputKind.RESULT:
+                log_refused_result(output, why)
+            pending.report(None if output.kind is OutputKind.RESULT else why)
 
         try:
             if output.schedule is not None:
                 self._outputs.delayed.place(output)
             self._client.send(output, report)
         except HeadwayError as error:
-            if output.kind is OutputKind.RESULT:
-                log_refused_result(output, error)
-            pending.report(None if output.kind is OutputKind.RESULT else error)
+            refuse(error)
 
 
 class _UnstoredOutputs:

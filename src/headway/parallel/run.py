@@ -11,14 +11,12 @@ from typing import Final
 from headway.core.levels.naming import LevelSubscription
 from headway.errors import ClosedError, ConfigError, HeadwayError
 from headway.execution.dispatch import Dispatch
-from headway.execution.executor import Executor
-from headway.execution.lifespan import Life
 from headway.kafka.consumer.level_consumers import END_WITHIN, LevelConsumers
 from headway.parallel.control_loop import ControlLoop
 from headway.parallel.handler_spec import HandlerSpec
 from headway.parallel.requests_follower import RequestsFollower
 from headway.parallel.rules_follower import RulesFollower
-from headway.parallel.run_parts import ClosableClient, RunParts
+from headway.parallel.run_parts import ClosablePart, RunParts
 from headway.parallel.stream import Owner
 from headway.parallel.tenancy import Tenancy
 from headway.runtime.call_stacks import is_on_stack
@@ -200,7 +198,7 @@ class Run:
             yield self._tenancy.end
         yield self._parts.forget_running
 
-    def _close_in_time(self, closing: ClosableClient | Executor | Life) -> None:
+    def _close_in_time(self, closing: ClosablePart) -> None:
         until = -math.inf if self._stop is None or self._steps.hurries else self._stop[1]
         closing.close(max(0.0, until - time.monotonic()))
 

@@ -4,7 +4,8 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.naming import LevelSubscription, unread_levels
@@ -13,7 +14,7 @@ from headway.declarations import is_coroutine_function
 from headway.errors import AuthorizationError, ConfigError, HeadwayError, KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
-from headway.execution.executor import Executor
+from headway.execution.executor import Executor, HandlerCalls
 from headway.execution.failures import Letters
 from headway.execution.gates.supervision import Supervision
 from headway.execution.handler_calls import BatchCalls, RecordCalls, ResultReceiver
@@ -44,13 +45,22 @@ from headway.runtime.wakeup import Wakeup
 from headway.settings.config import OutputSettings, ParallelSettings
 from headway.settings.connection_settings import connection_of
 
+if TYPE_CHECKING:
+    from headway.execution.traced_calls import TracedCalls
+    from headway.tracing.spans import Spans
+
 log = logging.getLogger(__name__)
 
 
-class ClosableClient(Protocol):
-    """A client that must be closed at the end of the run."""
+class ClosablePart(Protocol):
+    """A part that must be closed at the end of the run."""
 
     def close(self, timeout: float) -> Any: ...
+
+
+class ClosableClient(ClosablePart, Protocol):
+    """A client of the run."""
+
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
 
@@ -75,11 +85,19 @@ class RunParts:
         self._life = Life(options.lifespan, connection_of(settings.kafka)) if options.lifespan else None
         self._clients: list[ClosableClient] = []
         self._moves: RecordMoves | None = None
+        self.spans = options.tracing.spans() if options.tracing else None
+        """Makes the spans of the run. None unless the run is traced."""
+        self._traced_calls: TracedCalls | None = None
         self.transactions: Transactions | None = None
         """Commits the transactions of the run.
 
         None before the run starts. None in commit modes without transactions, until the first record is moved.
         """
+
+    @property
+    def group(self) -> str:
+        """The consumer group, without the number of a level."""
+        return self._settings.group
 
     def supervise(self, table: int, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> Supervision:
         """Write a table of running records into the file of this descriptor, and make suspects run alone."""
@@ -161,6 +179,8 @@ class RunParts:
         if letter_topic:
             letter_topic.require_writable()
             letters = letters or self._make_dead_letters(letter_topic)
+            if self.spans:
+                letters = _traced_letters(letters, self.spans)
         schedules = DelayedRetries(settings.kafka, settings.group, settings.scheduler, self._dispatch)
         self._clients.append(schedules)
         moves = self._moves = self._make_moves(letter_topic)
@@ -222,10 +242,12 @@ class RunParts:
         """The error that the lifespan's shut-down raised, or None."""
         return self._life.failure if self._life else None
 
-    def closing(self) -> Iterator[ClosableClient | Executor | Life]:
+    def closing(self) -> Iterator[ClosablePart]:
         """Yield the parts that must be closed at the end of the run, in the right order."""
         if self._executor:
             yield self._executor
+        if self._traced_calls:
+            yield self._traced_calls
         if self._life:
             yield self._life
         yield from reversed(self._clients)
@@ -240,7 +262,9 @@ class RunParts:
     ) -> Executor:
         options = self._options
         kind = BatchCalls if spec.batches else RecordCalls
-        calls = kind(handler, self._dispatch, receiver, self._supervision)
+        calls: HandlerCalls = kind(handler, self._dispatch, receiver, self._supervision)
+        if self.spans:
+            calls = self._traced(calls, self.spans)
         if is_coroutine_function(handler):
             loop = owner.get_loop() if owner else self._life.loop if self._life else None
             return EventLoop(calls, loop, options.time_limit, owner)
@@ -257,8 +281,15 @@ class RunParts:
                 slots=options.max_concurrency,
                 time_limit=options.time_limit,
                 life=self._life,
+                carrier_of=self._traced_calls.carrier if self._traced_calls else None,
             )
         return Threads(calls, options.max_concurrency, options.time_limit)
+
+    def _traced(self, calls: HandlerCalls, spans: "Spans") -> HandlerCalls:
+        from headway.execution.traced_calls import TracedCalls  # noqa: PLC0415 - only a run that is traced needs this
+
+        self._traced_calls = TracedCalls(calls, spans, self.group)
+        return self._traced_calls
 
     def _letter_topic(self) -> LetterTopic | None:
         topic, settings = self._options.dead_letter_topic, self._settings
@@ -322,7 +353,8 @@ class RunParts:
         return RecordMoves(self._dispatch, self._settings.group, self._wake, make, self.transactions)
 
     def _make_outputs(self, client: ProducerClient, spec: HandlerSpec, results: CallResults | None) -> HandlerOutputs:
-        return HandlerOutputs(
+        make = _make_traced_outputs(self.spans) if self.spans else HandlerOutputs
+        return make(
             self._options.outputs,
             client,
             spec.on_output,
@@ -346,3 +378,18 @@ class RunParts:
 
     def _connection(self) -> dict[str, Any]:
         return connection_of(self._settings.kafka)  # computed again for each use, because credentials can change
+
+
+# Only a run that is traced needs these imports.
+
+
+def _traced_letters(letters: Letters, spans: "Spans") -> Letters:
+    from headway.parallel.traced_parts import TracedLetters  # noqa: PLC0415
+
+    return TracedLetters(letters, spans)
+
+
+def _make_traced_outputs(spans: "Spans") -> Callable[..., HandlerOutputs]:
+    from headway.parallel.traced_parts import TracedOutputs  # noqa: PLC0415
+
+    return partial(TracedOutputs, spans)

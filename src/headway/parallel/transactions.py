@@ -400,6 +400,8 @@ class Transactions:
         refused_alike = [refused]
         if rejection.error == FORBIDDEN:
             refused_alike = [each for each in outputs if each.kind is not OutputKind.LETTER and each.topic == topic]
+        for each in refused_alike:
+            self._outputs.refused(each, DeliveryError(f"A record for {topic} was refused: {rejection.reason}"))
         for job in {id(each.job): each.job for each in refused_alike}.values():
             outputs = self._with_letters_for(outputs, job, f"An output for {topic} was refused: {rejection.reason}")
         return outputs

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -34,6 +35,7 @@ from headway.records.record_types import Header, ProducerRecord, RecordMetadata,
 from headway.runtime.end_steps import construction
 from headway.runtime.lifecycle import time_left_of
 from headway.settings.config import Config
+from headway.tracing.tracing import Tracing, checked_spans
 
 # The default delivery timeout of awaited records, in milliseconds. With librdkafka's default, a web request that awaits
 # a record could wait for five minutes.
@@ -61,6 +63,7 @@ class AsyncProducer:
         policy: Literal["fair", "strict"] = "fair",
         distributor: Distributor | None = None,
         on_full: Literal["await", "raise"] = "await",
+        tracing: Tracing | None = None,
     ) -> None:
         if on_full not in ("await", "raise"):
             raise ConfigError(f"on_full is {on_full!r}; it must be 'await' or 'raise'.")
@@ -75,9 +78,17 @@ class AsyncProducer:
         self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # the executor starts its thread at the first call
         with construction(lambda: self._producer.close(0)):
             self._producer = Producer(
-                _awaited(config), policy=policy, distributor=distributor, after_reports=self._after_reports
+                _awaited(config),
+                policy=policy,
+                distributor=distributor,
+                after_reports=self._after_reports,
+                tracing=tracing,
             )
             self._scheduler = AsyncProducersScheduler(self._producer, self._in_turn)
+        if spans := checked_spans(tracing):
+            from headway.priority.traced_producer import trace_sends  # noqa: PLC0415 - only programs that trace need it
+
+            trace_sends(self, self._producer.destinations, spans)
 
     def send(
         self,
@@ -128,9 +139,12 @@ class AsyncProducer:
         return self._wait_for_space(record, (record, destination, value, key, partition, timestamp, headers))
 
     def _in_turn(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a call on the thread for calls that may block (due times and transactions), in the order of the calls."""
+        """Run a call on the thread for calls that may block (due times and transactions), in the order of the calls.
+
+        The call has the context variables of the caller, such as the current span.
+        """
         self._producer.check_open()
-        return asyncio.get_running_loop().run_in_executor(self._turns, call)
+        return asyncio.get_running_loop().run_in_executor(self._turns, copy_context().run, call)
 
     def try_send(
         self,

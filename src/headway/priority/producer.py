@@ -35,9 +35,11 @@ from headway.records.record_types import Header, ProducerRecord, TopicPartition
 from headway.runtime.end_steps import EndSteps, construction
 from headway.runtime.lifecycle import Closable, time_left_of
 from headway.settings.config import Config, ProducerSettings
+from headway.tracing.tracing import Tracing, checked_spans
 
 if TYPE_CHECKING:
     from headway.priority.consumer import PriorityConsumer
+    from headway.tracing.spans import Spans
 
 REQUEST_TIMEOUT = 30.0
 """How long a call waits for Kafka by default, in seconds."""
@@ -74,7 +76,8 @@ class Producer(Closable):
     unless a record has waited for `strict.max.wait.ms`. Raises `ConfigError` if a setting is not valid.
 
     Thread-safe. `close`, or the end of the `with` block, delivers all records that were sent. `after_reports` is called
-    after each batch of delivery reports, on the thread that processed them.
+    after each batch of delivery reports, on the thread that processed them. With a `tracing`, each record that is sent
+    has a span.
     """
 
     def __init__(
@@ -85,10 +88,12 @@ class Producer(Closable):
         distributor: Distributor | None = None,
         on_full: OnFull = "block",
         after_reports: Callable[[], None] = lambda: None,
+        tracing: Tracing | None = None,
     ) -> None:
         if on_full not in ("block", "raise"):
             raise ConfigError(f"on_full is {on_full!r}; it must be 'block' or 'raise'.")
         settings = ProducerSettings.parse(config)
+        spans = checked_spans(tracing)
         self.max_block = settings.max_block
         self._raises = on_full == "raise"
         self._memory = settings.memory
@@ -121,6 +126,7 @@ class Producer(Closable):
             serializers = {"key.serializer": settings.key_serializer, "value.serializer": settings.value_serializer}
             self._scheduler_config = kafka | {key: function for key, function in serializers.items() if function}
             self._scheduler_name = settings.scheduler
+            self._tracing = tracing
             self._scheduler: Scheduler | None = None
             self._making_scheduler = threading.Lock()
             self.is_closed = self._is_forked = False
@@ -128,6 +134,8 @@ class Producer(Closable):
             self._closing_within = time_left_of(None)
             self._undelivered = 0  # the number of records that were not delivered when the producer was closed
             register_for_forks(self)
+        if spans:
+            _trace_sends(self, spans)
 
     # Sending
 
@@ -252,7 +260,11 @@ class Producer(Closable):
             self.check_open()
             if self._scheduler is None:
                 self._scheduler = ProducersScheduler(
-                    self._scheduler_config, self._scheduler_name, self._transactions, self._send_serialised
+                    self._scheduler_config,
+                    self._scheduler_name,
+                    self._transactions,
+                    self._send_serialised,
+                    self._tracing,
                 )
             return self._scheduler
 
@@ -478,3 +490,9 @@ class Producer(Closable):
 
     def _patience(self) -> float | None:
         return 0 if self._steps_to_end.hurries else self._closing_within()
+
+
+def _trace_sends(producer: Producer, spans: "Spans") -> None:
+    from headway.priority.traced_producer import trace_sends  # noqa: PLC0415 - only programs that trace need this
+
+    trace_sends(producer, producer.destinations, spans)

@@ -16,6 +16,7 @@ from headway.errors import ConfigError
 from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
 from headway.priority.producer_transactions import ProducerTransactions
 from headway.settings.config import Config
+from headway.tracing.tracing import Tracing
 
 if TYPE_CHECKING:
     from headway.priority.producer import Producer
@@ -34,6 +35,7 @@ class ProducersScheduler(Scheduler):
         name: The scheduler's name.
         transactions: The producer's transactions.
         send: A function that sends a record with the producer's client, for schedules in a transaction.
+        tracing: The producer's tracing, if it has one.
     """
 
     def __init__(
@@ -42,8 +44,9 @@ class ProducersScheduler(Scheduler):
         name: str,
         transactions: ProducerTransactions,
         send: Callable[[OutgoingRecord, OnDelivery | None], DeliveryFuture],
+        tracing: Tracing | None = None,
     ) -> None:
-        super().__init__(config, name=name)
+        super().__init__(config, name=name, tracing=tracing)
         self._transactions = transactions
         self._send_in_transaction = send
 

@@ -17,6 +17,7 @@ from headway.delay.relay.relay import Relay
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.runtime.interrupt import Interrupt
 from headway.runtime.sigterm import on_terminate
+from headway.tracing.tracing import Tracing
 
 log = logging.getLogger("headway.relay")
 
@@ -59,6 +60,12 @@ log = logging.getLogger("headway.relay")
     show_default=True,
     help="With --fit auto: delete a delay topic only if nothing was written to it for this long.",
 )
+@click.option(
+    "--tracing",
+    is_flag=True,
+    help="Make a span of the time that each delivered record has waited, as in docs/tracing.md. Start the command with "
+    "opentelemetry-instrument.",
+)
 @probes_option
 @log_options
 @kafka_options
@@ -69,6 +76,7 @@ def relay(
     fit: Any,
     max_delay_topics: int,
     retire_after: float,
+    tracing: bool,
     probes: str | None,
     style: LogStyle,
     connection: ConnectionSettings,
@@ -91,8 +99,10 @@ def relay(
     """
     log_to_stderr(style, command="relay")
     _tune_process()
-    fitting: dict[str, Any] = {"fit": fit, "max_delay_topics": max_delay_topics, "retire_after": retire_after}
-    with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20, **fitting) as running:
+    options: dict[str, Any] = {"fit": fit, "max_delay_topics": max_delay_topics, "retire_after": retire_after}
+    if tracing:
+        options["tracing"] = Tracing()
+    with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20, **options) as running:
         log.info("The relay of the scheduler %s is running. Stop it with Ctrl-C.", name)
         with (
             probes_at(probes, running.watch_health, running.measure),

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.ladder import Ladder
@@ -20,6 +20,9 @@ from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.client_transactions import HANGS_AFTER
 from headway.runtime.background import in_background
 from headway.runtime.gc_pause import GcPause
+
+if TYPE_CHECKING:
+    from headway.tracing.spans import Spans
 
 Mode = Literal["exactly-once", "low-latency"]
 
@@ -68,6 +71,7 @@ class RelayParts(NamedTuple):
     consumer: RelayConsumer  # a member of the group
     clock: BrokerClock  # estimates the brokers' time from the timestamps of acknowledged records
     counts: Counter[str]  # what the relay has done since its start
+    spans: "Spans | None" = None  # makes spans of the waits of delivered records, if the relay is traced
 
 
 class RelayOutput(ABC):
@@ -79,7 +83,8 @@ class RelayOutput(ABC):
         self._clock = parts.clock
         self._counts = parts.counts
         why_not = partial(why_not_writable, parts.config)
-        self._writing = Writing(parts.names, parts.ladder, self.partitions, why_not, parts.counts)
+        make = _make_traced_writing(parts.spans) if parts.spans else Writing
+        self._writing = make(parts.names, parts.ladder, self.partitions, why_not, parts.counts)
         self._uncommitted: Uncommitted | None = None
         self.done: dict[Partition, int] = {}
         """For each partition, the offset below which all records are handled, as far as this progress is stored."""
@@ -142,6 +147,12 @@ class RelayOutput(ABC):
                 self._counts["aborts"] += 1
                 raise
             self._counts["transactions"] += 1
+
+
+def _make_traced_writing(spans: "Spans") -> Callable[..., Writing]:
+    from headway.delay.traced_writing import TracedWriting  # noqa: PLC0415 - only a relay that is traced needs this
+
+    return partial(TracedWriting, spans)
 
 
 def moves_of(ticks: Ticks) -> Moved:

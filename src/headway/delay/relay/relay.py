@@ -50,6 +50,7 @@ from headway.runtime.lifecycle import Closable
 from headway.runtime.wakeup import Wakeup
 from headway.settings.config import Config, check_settings
 from headway.settings.connection_settings import PRODUCERS_OWN, connection_of
+from headway.tracing.tracing import Tracing, checked_spans
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class Relay(Closable):
         max_delay_topics: The maximum number of delay topics. No delay topic is created if more than this many would
             then exist.
         retire_after: A delay topic is retired when no record has been written to it for this many seconds.
+        tracing: A `Tracing` to make a span of the time that each delivered record has waited.
 
     If the scheduler has no topics yet, `run` waits until a `Scheduler` or `headway schedule init` creates them.
     """
@@ -101,11 +103,13 @@ class Relay(Closable):
         fit: FitMode = "off",
         max_delay_topics: int = MOST_DELAY_TOPICS,
         retire_after: float = RETIRE_AFTER,
+        tracing: Tracing | None = None,
     ) -> None:
         if mode not in ("exactly-once", "low-latency"):
             raise ConfigError(f"The mode is {mode!r}; it must be 'exactly-once' or 'low-latency'.")
         check_settings(config)
         check_whole("memory", memory, 1, " bytes")
+        self._spans = checked_spans(tracing)
         self._names = names = TopicNames(name)
         self._connection = connection_of(config)
         self._producer_config = producer_settings(config)
@@ -408,7 +412,10 @@ class Relay(Closable):
         if self._output is None:
             kind = ExactlyOnce if self._mode == "exactly-once" else LowLatency
             self._output = kind(
-                RelayParts(self._producer_config, self._names, ladder, self._consumer, self._clock, self.counts)
+                RelayParts(
+                    *(self._producer_config, self._names, ladder, self._consumer, self._clock, self.counts),
+                    self._spans,
+                )
             )
         self._output.observe_clock(self._relays.commands_starts())
         self.counts["takeovers"] += len(numbers)

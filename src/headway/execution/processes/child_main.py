@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,7 +31,7 @@ from headway.kafka.serialization import key_reader, value_reader
 from headway.records.record_types import ConsumerRecord, DeserializedRecord, RecordSource
 
 
-def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches: bool) -> None:
+def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches: bool, is_traced: bool) -> None:
     """Load the handler, and run jobs until the parent closes its end of the pipes."""
     _take_no_signals()
     _keep_from_others(pipe, asks)
@@ -46,7 +47,10 @@ def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches:
 
         def work(handler: WithContext) -> None:
             pipe.send(None)
-            while jobs.work(lambda job: _outcome(handler, job, make_record, in_batches)):
+            outcome_of: Callable[[bytes], bytes] = partial(_outcome, handler, make_record, in_batches)
+            if is_traced:
+                outcome_of = _in_context(outcome_of)
+            while jobs.work(outcome_of):
                 pass
 
         if shared is None:
@@ -180,8 +184,20 @@ class _Jobs:
         self._pipe.send(ProcessReport(outcomes, seconds, begun))
 
 
+def _in_context(outcome_of: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Wrap `outcome_of` for jobs that were sent with the context of a span, which is then current in the handler."""
+    from headway.tracing.carriers import in_context  # noqa: PLC0415 - only programs that trace need this import
+
+    def outcome(job: bytes) -> bytes:
+        carrier, inner = pickle.loads(job)  # noqa: S301 - the parent process has written it
+        with in_context(carrier):
+            return outcome_of(inner)
+
+    return outcome
+
+
 def _outcome(
-    handler: Callable[..., Any], job: bytes, make_record: Callable[[SentAttempt], ConsumerRecord], in_batches: bool
+    handler: Callable[..., Any], make_record: Callable[[SentAttempt], ConsumerRecord], in_batches: bool, job: bytes
 ) -> bytes:
     try:
         attempts: list[SentAttempt] = pickle.loads(job)  # noqa: S301 - the parent process has written it

@@ -1,7 +1,7 @@
 """The messages that are sent through the pipes of the pool. Nothing else is unpickled."""
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from headway.core.engine.attempt import FailedAttempts
@@ -91,6 +91,16 @@ class ProcessReport(NamedTuple):
 def attempts_of(job: Job) -> list[SentAttempt]:
     """Convert the attempts of a job to the form that is sent to a process."""
     return [_attempt(attempt.record, attempt) for attempt in job]
+
+
+def pickled_job(job: Job) -> bytes:
+    """Pickle the attempts of a job as a process gets them."""
+    return pickle.dumps(attempts_of(job))
+
+
+def pickled_with(carrier_of: Callable[[Job], Mapping[str, str]], job: Job) -> bytes:
+    """Pickle the attempts of a job with the context of its span, which is current in the process while it runs."""
+    return pickle.dumps((carrier_of(job), pickled_job(job)))
 
 
 def _attempt(record: ConsumerRecord, attempt: RecordAttempt) -> SentAttempt:

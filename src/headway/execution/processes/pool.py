@@ -7,9 +7,10 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing
+from functools import partial
 from multiprocessing import resource_tracker
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -21,7 +22,7 @@ from headway.execution.executor import Executor, HandlerCalls
 from headway.execution.handlers import WithContext
 from headway.execution.jobs import Job
 from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
-from headway.execution.processes.messages import Deserializers, loaded, pickled_start
+from headway.execution.processes.messages import Deserializers, loaded, pickled_job, pickled_start, pickled_with
 from headway.execution.processes.process import Process
 
 _AHEAD = 2  # the maximum number of chunks in a process, including the chunk that it is working on
@@ -32,7 +33,10 @@ _FIRST_CHUNK = 1  # the number of jobs in the first chunk of a process
 
 
 class Processes(Executor):
-    """Runs jobs in processes. Each process has a driver, a thread that sends it chunks and reports the outcomes."""
+    """Runs jobs in processes. Each process has a driver, a thread that sends it chunks and reports the outcomes.
+
+    If calls are traced, `carrier_of` returns the context of a job's span, which is sent to the process with the job.
+    """
 
     def __init__(
         self,
@@ -46,9 +50,11 @@ class Processes(Executor):
         slots: int,
         time_limit: float | None,
         life: Life | None = None,
+        carrier_of: Callable[[Job], Mapping[str, str]] | None = None,
     ) -> None:
         shared = life.for_process() if life else None
-        self._start_arguments = pickled_start(handler, deserializers, shared), in_batches
+        self._start_arguments = pickled_start(handler, deserializers, shared), in_batches, carrier_of is not None
+        self._pickle_job = partial(pickled_with, carrier_of) if carrier_of else pickled_job
         self._life = life
         self._largest = max(1, slots // (_AHEAD * count))
         self._calls = calls
@@ -98,7 +104,7 @@ class Processes(Executor):
         try:
             going_on = True
             while going_on:
-                with closing(Process(*self._start_arguments, life=self._life)) as child:
+                with closing(Process(*self._start_arguments, life=self._life, pickle_job=self._pickle_job)) as child:
                     going_on = self._work_with(child, started)
         except (HandlerProcessError, LifespanError) as error:
             self._give_up(error, started)

@@ -17,7 +17,7 @@ from headway.errors import HandlerProcessError, LifespanError, TimeLimitError
 from headway.execution.jobs import Job
 from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
 from headway.execution.processes.child_main import serve
-from headway.execution.processes.messages import NOTHING, Chunk, ProcessReport, attempts_of
+from headway.execution.processes.messages import NOTHING, Chunk, ProcessReport, pickled_job
 from headway.execution.time_limit import exceeded
 
 _LONG = 0.1  # if a job runs longer than this many seconds, the process must give back the jobs queued behind it
@@ -28,11 +28,12 @@ class Process:
     """Starts a process, sends jobs to it, and receives its reports.
 
     `jobs` has the jobs whose outcomes the process has not reported yet, in the order in which they are run. If `life`
-    is given, the process enters a lifespan of its own.
+    is given, the process enters a lifespan of its own. `pickle_job` makes the bytes that the process gets for a job.
     """
 
-    def __init__(self, *start: Any, life: Life | None = None) -> None:
+    def __init__(self, *start: Any, life: Life | None = None, pickle_job: Callable[[Job], bytes] = pickled_job) -> None:
         self._life = life
+        self._pickle_job = pickle_job
         self._is_ready = False
         context = multiprocessing.get_context("spawn")
         self.jobs: deque[Job] = deque()
@@ -96,7 +97,7 @@ class Process:
         fit into the pipe, the chunk is kept until these jobs have ended. Otherwise this thread could block in the write
         for longer than a handler's time limit, or forever if the process blocks while it writes its outcomes.
         """
-        chunk = pickle.dumps(Chunk(self._round, [pickle.dumps(attempts_of(job)) for job in jobs]))
+        chunk = pickle.dumps(Chunk(self._round, [self._pickle_job(job) for job in jobs]))
         if self.chunks and len(chunk) > self._surely_fits:
             self._kept = chunk
         else:

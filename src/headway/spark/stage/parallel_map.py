@@ -42,6 +42,7 @@ from headway.spark.stage.result_type import ResultType
 from headway.spark.stage.row_keys import is_key
 from headway.spark.stage.settings import RowHandler, Settings, argument_names
 from headway.spark.stage.task import Stage
+from headway.tracing.tracing import Tracing
 
 _RETRIES = Retries(max_attempts=3)
 _PLACE = ("topic", "level", "partition")  # columns that identify a partition in Kafka
@@ -69,6 +70,7 @@ def parallel_map(
     expires_after: float | None = None,
     priority: str | None = None,
     profile: ResourceProfile | None = None,
+    tracing: Tracing | None = None,
 ) -> DataFrame:
     """Call `handler(row)` for each row of a batch or streaming DataFrame, many rows at a time.
 
@@ -151,10 +153,14 @@ def parallel_map(
             its memory limit permits.
         profile: The resources of the tasks and their executors, such as GPUs or memory, as a `ResourceProfile` of
             Spark. Spark supports it on YARN, Kubernetes and standalone clusters. In a local session, the query fails.
+        tracing: A `Tracing` without a provider, to make spans of the calls of the handler. The spans go to the global
+            provider of the Python worker, which the `lifespan` can set. They are linked to the spans that have sent the
+            records if the rows have the source's column `headers`.
 
     Raises `ConfigError` if an argument is outside its allowed range, if a column cannot be passed to Python, such as an
     interval of months, or if `key` is given and the source splits partitions.
     """
+    _check_tracing(tracing)
     check_comes_as_arrow(df)
     check_flag("later", later)
     _check_parking(park_behind_failed, key)
@@ -174,6 +180,7 @@ def parallel_map(
         on_time_limit=on_time_limit,
         expires_after=expires_after,
         priority=priority,
+        tracing=tracing,
     )
     _check(df, handler, settings)
     if settings.key:
@@ -333,4 +340,14 @@ def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
             raise ConfigError(
                 f"The DataFrame already has a column `{name}`, but parallel_map adds a column of that name. Rename or "
                 "drop it."
+            )
+
+
+def _check_tracing(tracing: Tracing | None) -> None:
+    if tracing is not None:
+        check_kind("tracing", tracing, Tracing, "a Tracing, such as Tracing()")
+        if tracing.provider is not None:
+            raise ConfigError(
+                "tracing has a provider, which cannot be sent to Spark's Python workers. Leave it out, and set the "
+                "global provider of each worker in the lifespan."
             )

@@ -47,6 +47,18 @@ def origin_of(columns: "ColumnValues", index: int) -> Origin | None:
     return history.origin if history else Origin(topic, partition, offset)
 
 
+def place_in_topic(columns: "ColumnValues", index: int) -> tuple[int | None, int | None]:
+    """Return the partition and the offset of a row's record. Each is None if its column is missing."""
+    partition, offset = (_value(columns, index, name) for name in ("partition", "offset"))
+    return partition if _is_whole(partition) else None, offset if _is_whole(offset) else None
+
+
+def level_of_row(columns: "ColumnValues", index: int) -> int:
+    """Return the level of a row's record, or 0 if its column is missing."""
+    level = _value(columns, index, "level")
+    return level if _is_whole(level) else 0
+
+
 def timestamp_of(columns: "ColumnValues", index: int) -> int:
     """Return the timestamp of a row's record in milliseconds since the epoch, or 0 if it has no timestamp."""
     if "timestamp" not in columns.names:

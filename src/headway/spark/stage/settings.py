@@ -12,6 +12,7 @@ from headway.execution.context import Context
 from headway.parallel.batches import Batches
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.rate_office import RateLimit
+from headway.tracing.tracing import Tracing
 
 RowHandler = (
     Callable[[InputRow, Context], Any]
@@ -45,6 +46,7 @@ class Settings:
     expires_after: float | None = None  # a row expires this many seconds after the timestamp of its record
     zone: str = "UTC"  # the session's time zone, in which times without a zone are interpreted
     rate: RateLimit | None = None  # the rate limit that all tasks share
+    tracing: Tracing | None = None  # makes spans of the calls of the handler
 
 
 def argument_names(settings: Settings) -> tuple[str, str]:

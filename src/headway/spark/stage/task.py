@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
@@ -35,7 +35,7 @@ from headway.errors import ConfigError, ExpiredError, FatalError, HeadwayError, 
 from headway.execution.context import Context, wall_time
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
-from headway.execution.executor import Executor
+from headway.execution.executor import Executor, HandlerCalls
 from headway.execution.gate import Gate
 from headway.execution.gates.adaptive_limit import AdaptiveLimit
 from headway.execution.gates.expiry_gate import ExpiryGate
@@ -61,6 +61,9 @@ from headway.spark.stage.row_history import brought_along, failure_after, row_hi
 from headway.spark.stage.row_keys import row_keys
 from headway.spark.stage.running_calls import LONGER_BY, RunningCalls
 from headway.spark.stage.settings import RowHandler, Settings, argument_names
+
+if TYPE_CHECKING:
+    from headway.execution.traced_calls import TracedCalls
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +132,7 @@ class Stage:
             retries = retries_until(retries, self._deadline)
         self._dispatch = Dispatch(self._engine, retries, settings.max_concurrency, self._wake, gates)
         self._running = RunningCalls(settings.time_limit, self._deadline)
+        self._traced_calls: TracedCalls | None = None
         self._executor = self._make_executor()
         self._parks: dict[Hashable, int] = {}  # for each lane, the offset of its last row that is handled
         self._returned: dict[Hashable, Returned] = {}  # for each lane, its rows that are handled again later
@@ -162,6 +166,8 @@ class Stage:
             if self._rate:
                 self._rate.close()
             self._executor.close(0.0)
+            if self._traced_calls:
+                self._traced_calls.close()
             self._wake.close()
 
     # Rows in
@@ -219,10 +225,15 @@ class Stage:
 
     def _make_executor(self) -> Executor:
         settings = self._settings
+        calls: HandlerCalls = self
+        if settings.tracing:
+            from headway.spark.stage.traced_rows import traced_calls  # noqa: PLC0415 - few stages need this import
+
+            calls = self._traced_calls = traced_calls(self, settings.tracing)
         limit = min((each for each in (settings.time_limit, settings.deadline) if each is not None), default=None)
         if self._is_async:
-            return EventLoop(self, handler_loop(), limit)
-        return Threads(self, settings.max_concurrency, limit)
+            return EventLoop(calls, handler_loop(), limit)
+        return Threads(calls, settings.max_concurrency, limit)
 
     def call(self, job: Job) -> Any:
         """Call the handler for a job. The executor calls this on one of its threads, or in an asyncio task.
