@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import re
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -22,6 +23,12 @@ def test_the_keywords_that_type_checkers_know_are_the_options_with_their_types()
 def test_the_docstring_explains_each_option() -> None:
     args = inspect.getdoc(ParallelConsumer) or ""
     assert set(re.findall(r"^    (\w+): ", args, re.MULTILINE)) == {"config", *FIELDS}
+
+
+def test_the_page_leads_to_each_option() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "parallel.md").read_text()
+    section = page.partition("## Options\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"`(\w+)`", section.partition("|---|")[2])) == sorted(FIELDS)
 
 
 @pytest.mark.parametrize("function", [ParallelConsumer, worker])
