@@ -1,6 +1,7 @@
 """Each role works with exactly the rights that `docs/secured.md` names, and the broker denies it nothing."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 from click.testing import CliRunner, Result
+from starlette.testclient import TestClient
 
 from headway import (
     FatalError,
@@ -30,9 +32,11 @@ from headway.core.delay.changes import Settled
 from headway.core.delay.ladder import Ladder
 from headway.core.permissions import Permission
 from headway.core.roles import permissions_of
+from headway.dashboard import app
 from headway.delay.pending import read_pending
 from headway.delay.topics import create_topics
 from headway.kafka.own_permissions import OwnPermissions, Presence
+from headway.rules import Hold, Rule, Rules
 from tests.broker.delay_cluster import QUICK, wait_until
 from tests.broker.secured_role import AUDITED, SecuredUser, create, user_with
 
@@ -388,3 +392,33 @@ def test_check_says_what_cannot_be_known(broker: LocalBroker, name: str) -> None
     assert "the topic does not exist" in answers[0].reason
     assert "end the open transaction" in answers[1].reason
     assert "no topic with this prefix is visible" in answers[2].reason
+
+
+def test_top_and_the_dashboard_watch_queues_dead_letters_schedules_and_rules(broker: LocalBroker, name: str) -> None:
+    dead = f"{name}-dead"
+    create(broker, name, dead)
+    fill(broker, name, 5)
+    with Producer(broker.admin_config) as producer:
+        failure = [("headway.error.exception", b"shop.Declined"), ("headway.error.topic", name.encode())]
+        producer.send(dead, b"v", "k", headers=failure).result(PATIENCE)
+    with closing(ck.Consumer({"log_level": 0, **broker.admin_config, "group.id": name})) as consumer:
+        consumer.commit(offsets=[ck.TopicPartition(name, 0, 2)], asynchronous=False)
+    with Rules(broker.admin_config) as rules:
+        rules.set(Rule("acme", name, Hold(), "tenant = acme", why="their bank is down"))
+    names = {"topic": name, "group": name, "dead_letters": dead, "scheduler": delayed(broker, f"{name}-delay")}
+    user = user_of(broker, "top", ["dead letters", "schedules"], **names)
+    watched = ["--group", name, "--dead-letter", dead, "--scheduler", f"{name}-delay"]
+    shown = headway(user, "top", "--once", *watched).stdout
+    assert [text for text in (name, "Declined", "their bank is down", f"{name}-delay") if text not in shown] == []
+    assert user.denied() == []
+    operator = user_of(broker, "dashboard", ["dead letters", "schedules", "actions"], target=name, **names)
+    with app(operator.config, groups=[name], allow_actions=True) as page:
+        browser = TestClient(page, base_url="http://localhost", headers={"Origin": "http://localhost"})
+        wait_until(lambda: "their bank is down" in browser.get("/").text)
+        wait_until(lambda: "Declined" in browser.get("/dead").text)
+        [csrf, *_] = re.findall(r'name="csrf" value="(\w+)"', browser.get("/rules").text)
+        browser.post("/rules/end", data={"csrf": csrf, "group": name, "rule": "acme"})
+        wait_until(lambda: "their bank is down" not in browser.get("/rules").text)
+        sending = browser.post("/dead/send-again", data={"csrf": csrf, "topic": dead, "place": "0:0"}).url
+        wait_until(lambda: "1 dead letter sent again" in browser.get(str(sending)).text)
+    assert operator.denied() == []

@@ -34,8 +34,9 @@ from headway.settings.config import Config, check_settings
 class Dashboard(Closable):
     """An ASGI application that shows queues. `app` creates it.
 
-    It begins to read from Kafka with the first request, so creating it takes no time and needs no broker. Call `close`
-    when your service ends, or use it as a context manager. If a server runs it by itself, it closes with the server.
+    It begins to read from Kafka with the first request, so creating it takes no time and needs no broker. `start`
+    begins at once, so that there are curves when somebody looks. Call `close` when your service ends, or use it as a
+    context manager. If a server runs it by itself, it closes with the server.
     """
 
     def __init__(self, config: Config, access: Access, open_feed: OpenFeed) -> None:
@@ -62,6 +63,10 @@ class Dashboard(Closable):
             await self._gatekeeper(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
+
+    def start(self) -> None:
+        """Begin to read now, and not with the first request. Raises `KafkaError` if no broker answers."""
+        self._opening.feed()
 
     def stop_streams(self) -> None:
         """End the streams of open pages, so that a server can stop. Safe in a signal handler."""

@@ -31,11 +31,13 @@ def _stuck(snapshot: Snapshot) -> Iterator[Concern]:
     found.sort(key=lambda each: each[3].since)
     for queue, level, status, stuck in found[:3]:
         tries = f", after {plural(stuck.attempts, 'failed attempt')}" if stuck.attempts else ""
+        holds = any(rule.group == queue.group and rule.does.startswith("hold") for rule in snapshot.rules)
+        rule = " A rule holds records of this group." if holds else ""
         behind = f"{plural(stuck.behind, 'record')} behind it {'is' if stuck.behind == 1 else 'are'} not done"
         yield Concern(
             "stuck",
             f"{level.kafka_topic}, partition {status.partition}: offset {whole(stuck.offset)} has been in the way for "
-            f"{time_span(snapshot.taken_at - stuck.since)}{tries}. {behind}.",
+            f"{time_span(snapshot.taken_at - stuck.since)}{tries}. {behind}.{rule}",
             "/partition",
             {"topic": queue.topic, "group": queue.group, "level": level.level, "partition": status.partition},
         )

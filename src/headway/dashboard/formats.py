@@ -53,9 +53,13 @@ def time_span(seconds: float | None) -> str:
 
     >>> time_span(0.26), time_span(42.3), time_span(252), time_span(7400), time_span(200_000), time_span(None)
     ('0.3 s', '42 s', '4 min 12 s', '2 h 3 min', '2 d 7 h', '–')
+    >>> time_span(0.0042), time_span(0)
+    ('4.2 ms', '0 s')
     """
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
+    if 0 < seconds < 0.1:
+        return f"{1000 * seconds:.2g} ms"
     if seconds < 10:
         return f"{max(0.0, seconds):.1f} s" if seconds else "0 s"
     for name, size, smaller, part in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):

@@ -26,7 +26,7 @@ from headway.inspection.seen_changes import changes_between
 from headway.inspection.snapshot import DeadLetterStatus, QueueStatus, RuleStatus, SchedulerStatus, SeenChange, Snapshot
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.kafka.reading.log_bounds import LogBounds
-from headway.metrics.table import HANDLER_DURATION, LEVEL_BORROWED, LEVEL_LENT, LEVEL_QUEUE_TIME
+from headway.metrics.table import HANDLER_DURATION, LEVEL_BORROWED, LEVEL_LENT, LEVEL_QUEUE_TIME, RULE_HELD
 from headway.records.record_types import Message
 from headway.runtime.lifecycle import Closable
 from headway.settings.config import OWN_KEYS, Config
@@ -135,6 +135,7 @@ class SnapshotReader(Closable):
             queues=tuple(queues),
             tenants=tuple(tenants_of(before, now)),
             handlers=tuple(handlers_of(now)),
+            rules=tuple(_with_held(rule, now) for rule in snapshot.rules),
             notes=notes,
         )
 
@@ -310,6 +311,11 @@ class Inspector(Closable):
         with self._changed:
             self._latest, self._failure = snapshot, failure
             self._changed.notify_all()
+
+
+def _with_held(rule: RuleStatus, now: MemberFigures) -> RuleStatus:
+    held = now.total(RULE_HELD, rule.group, rule.id)
+    return rule if held is None else replace(rule, held=round(held))
 
 
 def _with_note(snapshot: Snapshot, note: str) -> Snapshot:

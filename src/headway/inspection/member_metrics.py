@@ -24,6 +24,7 @@ from headway.metrics.table import (
     LEVEL_LENT,
     LEVEL_QUEUE_TIME,
     LEVEL_SHARE,
+    RULE_HELD,
     TENANT_TIME,
     TENANT_WAITING,
     Metric,
@@ -47,6 +48,7 @@ _GAUGES = frozenset(
         LEVEL_BORROWED,
         LEVEL_LENT,
         LEVEL_SHARE,
+        RULE_HELD,
     )
 )
 
@@ -70,7 +72,8 @@ class HandlerTotals(NamedTuple):
 class MemberFigures(NamedTuple):
     """What the members report at one time. `tenants` has the handler time of each tenant.
 
-    `gauges` has the values of the metrics in `_GAUGES`, one for each member, by name, group, and level or handler.
+    `gauges` has the values of the metrics in `_GAUGES`, one for each member, by name, by group, and by level, handler
+    or rule.
     `histograms` has the histograms of all members together, by name, group and level. Those of a group's handlers are
     added up.
     """
@@ -93,7 +96,9 @@ class MemberFigures(NamedTuple):
             group, tenant = labels.get("group", ""), labels.get("tenant", "")
             totals = handlers[group]
             if name in _GAUGES:
-                gauges[name, group, labels.get("level") or labels.get("handler", "")].append(value)
+                gauges[name, group, labels.get("level") or labels.get("handler") or labels.get("rule", "")].append(
+                    value
+                )
             if name in _BUCKETS and (bound := _bound(labels.get("le", ""))) is not None:
                 buckets = histograms[name.removesuffix("_bucket"), group, labels.get("level", "")]
                 buckets[bound] = buckets.get(bound, 0.0) + value

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headway.inspection.snapshot import LevelStatus, SeenChange, Snapshot
 
@@ -27,14 +28,14 @@ def _sentences(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def _rules(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    was, now = set(before.rules), set(after.rules)
-    for each in sorted(now - was, key=lambda rule: (rule.group, rule.id)):
+    was = {(each.group, each.id): replace(each, held=None) for each in before.rules}
+    now = {(each.group, each.id): replace(each, held=None) for each in after.rules}
+    for each in (rule for name, rule in now.items() if rule != was.get(name)):
         by = f" by {each.by}" if each.by else ""
         what = f"{each.does or 'not known'}, {each.where or 'all records'}"
         yield f"The rule {each.id} of {each.group} was made{by}: {what}."
-    for each in sorted(was - now, key=lambda rule: (rule.group, rule.id)):
-        if not any((each.group, each.id) == (rule.group, rule.id) for rule in now):
-            yield f"The rule {each.id} of {each.group} has ended."
+    for group, id_ in was.keys() - now.keys():
+        yield f"The rule {id_} of {group} has ended."
 
 
 def _members(before: Snapshot, after: Snapshot) -> Iterator[str]:

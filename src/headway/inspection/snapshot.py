@@ -302,6 +302,7 @@ class RuleStatus:
         since: When it was made, or None if the rule cannot be read.
         until: When it ends by itself, or None.
         problem: Why it cannot be read, for example because a later version of Headway made it; otherwise None.
+        held: The records in memory that it keeps from starting now, if members' metrics are read.
     """
 
     group: str
@@ -313,6 +314,7 @@ class RuleStatus:
     since: float | None = None
     until: float | None = None
     problem: str | None = None
+    held: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def test_a_page_can_be_used_with_a_screen_reader(opened: Open, path: str) -> Non
 def test_the_overview_names_the_stuck_record_and_what_hangs_behind_it(opened: Open) -> None:
     text = Page(opened(scene()).get("/").text).text
     assert "orders-1, partition 0: offset 100 has been in the way for 4 min, after 3 failed attempts" in text
-    assert "5 records behind it are not done" in text
+    assert "5 records behind it are not done. A rule holds records of this group." in text
 
 
 def test_a_record_that_is_lowest_for_a_moment_is_not_called_stuck(opened: Open) -> None:

@@ -54,6 +54,7 @@ def test_rules_are_made_and_end() -> None:
     before, after = Snapshot(100.0), Snapshot(102.0, rules=(rule,))
     assert sentences(before, after) == ["The rule r-1 of billing was made by ann: hold, key = a."]
     assert sentences(after, before) == ["The rule r-1 of billing has ended."]
+    assert sentences(after, replace(after, rules=(replace(rule, held=7),))) == []
 
 
 def test_dead_letters_arrive() -> None:

@@ -90,6 +90,7 @@ def dashboard(
     page = app(connection.config, groups=groups, metrics=metrics, hosts=hosts, token=token, allow_actions=allow_actions)
     connection.admin().topics()  # raises an error if no broker answers
     with page:
+        page.start()
         _serve(page, host, port)
 
 

@@ -337,7 +337,7 @@ def rules(snapshot: Snapshot) -> TableView:
     headings = (
         *(Heading("group", ratio=1), Heading("rule", ratio=1, rank=2), Heading("does", ratio=1)),
         *(Heading("where", ratio=2), Heading("why", ratio=2), Heading("by", ratio=1, rank=1)),
-        *(Heading("since", "right"), Heading("ends in", "right")),
+        *(Heading("held", "right"), Heading("since", "right"), Heading("ends in", "right")),
     )
     now = snapshot.taken_at
     rows = tuple(
@@ -348,6 +348,7 @@ def rules(snapshot: Snapshot) -> TableView:
             _text(each.where or ("" if each.problem else "all records")),
             _text(each.why or each.problem or ""),
             _text(each.by),
+            _number(each.held),
             _seconds(None if each.since is None else max(0.0, now - each.since)),
             _seconds(None if each.until is None else max(0.0, each.until - now)),
         )
