@@ -22,6 +22,7 @@ from headway.core.rules.rule import (
     LimitConcurrency,
     LimitRate,
     MakeDeadLetter,
+    Release,
     RetryAs,
     Rule,
     read_rule,
@@ -33,7 +34,7 @@ from headway.runtime.lifecycle import Closable
 from headway.settings.config import Config
 from headway.settings.connection_settings import connection_of
 
-__all__ = ["Drop", "Hold", "LimitConcurrency", "LimitRate", "MakeDeadLetter", "RetryAs", "Rule", "Rules"]
+__all__ = ["Drop", "Hold", "LimitConcurrency", "LimitRate", "MakeDeadLetter", "Release", "RetryAs", "Rule", "Rules"]
 
 
 class Rules(Closable):

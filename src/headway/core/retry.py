@@ -11,10 +11,10 @@ shorter than the delay that a `RetriableError` requests, up to a day.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from headway.core.user_errors import attribute, cause_or_context, class_name, is_error
-from headway.declarations import called, check_function, is_number, is_whole, shown
+from headway.declarations import called, check_choice, check_function, is_number, is_whole, shown
 from headway.errors import ConfigError, FatalError, RetriableError, RetryLater
 
 
@@ -66,6 +66,15 @@ class Later(NamedTuple):
     reason: str = "it is tried again later"
 
 
+class KeepInPlace(NamedTuple):
+    """The verdict to keep a record that has failed for good in its place in its lane, until it is released.
+
+    `instead` is the verdict for a record that can no longer be kept.
+    """
+
+    instead: GiveUp
+
+
 class Move(NamedTuple):
     """The decision of an operator to move a record, without a call of the handler.
 
@@ -77,7 +86,7 @@ class Move(NamedTuple):
     answer: Any = None  # a further output that is stored in the same transaction, or None
 
 
-Verdict = Again | GiveUp | Later
+Verdict = Again | GiveUp | Later | KeepInPlace
 
 Backoff = Callable[[int, float], float]
 """A function of the number of the failed attempt, counted from 1, and of a random number from 0 to 1.
@@ -186,6 +195,10 @@ class Retries:
             error, or does not return a number of seconds, the back-off is used.
         share: The fraction of the slots that records which failed before get while other records wait; at most 1. This
             keeps records that fail repeatedly from taking more slots from the others.
+        then: What happens with a record that is not retried: `dead_letter` to store it in the dead letter topic, or
+            `hold` to keep it in its place, so that later records of its key wait, until `headway rules release`, until
+            the circuit breaker closes, or until the next run. If held records leave no space for others, the oldest of
+            them become dead letters.
 
     The delay is always at least the `retry_after` of a `RetriableError`. Raises `ConfigError` for arguments that are
     not valid. When a `Retries` is created, each back-off is called for attempt 1 to check it.
@@ -202,6 +215,7 @@ class Retries:
     delay: Delay | None = None
     by_exception: Mapping[type[BaseException], Backoff] = field(default_factory=dict)
     share: float = 0.25
+    then: Literal["dead_letter", "hold"] = "dead_letter"
 
     def __post_init__(self) -> None:
         _check_backoff("backoff", self.backoff)
@@ -223,6 +237,7 @@ class Retries:
             )
         if not is_number(self.share) or not 0 < self.share <= 1:
             raise ConfigError(f"share is {shown(self.share)}; it must be a number above 0, and at most 1.")
+        check_choice("then", self.then, ("dead_letter", "hold"))
         if self.delay is not None:
             check_function("delay", self.delay, ("record", "attempt", "error"), "It returns seconds.")
 

@@ -24,7 +24,7 @@ from headway.core.engine.attempt import FinalOutcome
 from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.engine import Engine
 from headway.core.engine.open_lanes import OpenLanes
-from headway.core.retry import Again, GiveUp, Retries, Verdict
+from headway.core.retry import Again, GiveUp, KeepInPlace, Retries, Verdict
 from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
 from headway.execution.executor import Executor
@@ -247,6 +247,7 @@ class Dispatch:
             for attempt, error, verdict in judged:
                 for gate in self._gates:
                     verdict = gate.judged(attempt, error, verdict, now)  # noqa: PLW2901 - each gate can replace it
+                verdict = self._failures.final(error, verdict)  # noqa: PLW2901
                 if self._measurements is not None and attempt.outcome is None:
                     self._measurements.judged(attempt, error, verdict)
                 if self._fail(attempt, error, verdict, now):
@@ -621,7 +622,7 @@ class Dispatch:
         if attempt.outcome is None:  # otherwise the failure was counted before the record could not be scheduled
             self._failed += 1
         ours = self.engine.fail(attempt, error, verdict, now)
-        if ours and not isinstance(verdict, Again) and self._failures.is_stored(verdict):
+        if ours and not isinstance(verdict, Again | KeepInPlace) and self._failures.is_stored(verdict):
             attempt.outcome = FinalOutcome(without_frames(error), verdict)
         else:
             self._end(attempt, now)

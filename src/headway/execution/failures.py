@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from headway.core.engine import suspects
 from headway.core.engine.attempt import Attempt, FinalOutcome
-from headway.core.retry import Again, GiveUp, Later, Move, Retries, Verdict, failure_behind
+from headway.core.retry import Again, GiveUp, KeepInPlace, Later, Move, Retries, Verdict, failure_behind
 from headway.core.user_errors import description_of
 from headway.errors import HandlerError
 from headway.execution.failure_log import FailureLog
@@ -88,6 +88,15 @@ class Failures:
             return verdict._replace(at=max(now, attempt.not_after))
         return verdict
 
+    def final(self, error: BaseException, verdict: Verdict) -> Verdict:
+        """Return the verdict, or if records that have failed for good are kept in their place, `KeepInPlace`.
+
+        A record that has killed its process is not kept, because it would kill the process of the next run as well.
+        """
+        if self._retries.then == "hold" and isinstance(verdict, GiveUp) and suspects.as_death(error) is None:
+            return KeepInPlace(verdict)
+        return verdict
+
     def act_on(self, attempt: RecordAttempt, error: BaseException, verdict: Verdict, now: float) -> HandlerError | None:
         """Log a failed attempt, and store its record if the verdict is a dead letter or a much later retry.
 
@@ -95,6 +104,10 @@ class Failures:
         """
         if isinstance(verdict, Again):
             self._log_retry(attempt, error, verdict, now)
+        elif isinstance(verdict, KeepInPlace):
+            description, trace = description_of(failure_behind(error)), self._tracebacks.of(error, now)
+            reason = verdict.instead.reason
+            log.error("%r is held, because %s: %s", attempt.record, reason, description, exc_info=trace)
         elif self.is_stored(verdict):
             if not isinstance(verdict, Later) or not self._schedules:
                 log_dead_letter(attempt, error, verdict.reason, self._tracebacks.of(error, now))

@@ -25,6 +25,7 @@ class ParallelMetrics:
             descending order.
         deleted_unread: Offsets that were deleted before this consumer read them, by retention or by a user.
         held: Records that were fetched and that a rule keeps from starting now.
+        held_failures: Records that have failed for good and are held in their place, because of `Retries(then="hold")`.
         dropped: Records that a rule has dropped.
         moved: Records that were moved to other topics, without a call of the handler.
         skipped: Records that were skipped for a newer record of their key, because of `latest_only`.
@@ -49,3 +50,4 @@ class ParallelMetrics:
     moved: int = 0
     skipped: int = 0
     held_by_rule: Mapping[str, int] = field(default_factory=dict)
+    held_failures: int = 0

@@ -171,6 +171,12 @@ HANDLER_LATE = _counter(
 HANDLER_HELD = _gauge(
     "headway_handler_held", "{record}", _HANDLER, "Records in memory that an operator's rules keep from starting now."
 )
+HANDLER_HELD_FAILURES = _gauge(
+    "headway_handler_held_failures",
+    "{record}",
+    _HANDLER,
+    "Records that failed for good and are held in their place, because of `Retries(then='hold')`.",
+)
 HANDLER_DROPPED = _counter(
     "headway_handler_dropped_total",
     "{record}",

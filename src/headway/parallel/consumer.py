@@ -45,6 +45,7 @@ from headway.parallel.edits import Edits
 from headway.parallel.handler_output import size_of_output
 from headway.parallel.handler_spec import HandlerSpec
 from headway.parallel.health_watch import HealthWatch
+from headway.parallel.held_failures import HeldFailures
 from headway.parallel.observations import Observations
 from headway.parallel.options import ParallelOptions, ParallelOptionsDict, shows_options
 from headway.parallel.output_stream import AsyncOnOutput, OutputStream, OutputTasks
@@ -179,6 +180,10 @@ class ParallelConsumer:
         control = self._control = ControlLoop(
             dispatch, self._levels, self._wake, checked, settings, tenancy, rates, self._parts
         )
+        if checked.all_retries.then == "hold":
+            held = HeldFailures(dispatch, gates)
+            dispatch.add(held)
+            control.watchers += (held,)
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
         rules = requests = None
         if checked.steered:

@@ -152,6 +152,7 @@ class ConsumerSamples:
             table.HANDLER_ABANDONED: counts.abandoned,
             table.HANDLER_LATE: counts.late,
             table.HANDLER_HELD: counts.held,
+            table.HANDLER_HELD_FAILURES: counts.held_failures,
             table.HANDLER_DROPPED: counts.dropped,
             table.HANDLER_MOVED: counts.moved,
             table.CIRCUIT_OPEN: int(counts.circuit_open),

@@ -217,6 +217,11 @@ class ParallelOptions:
                 f"max_attempts is {self.retries.max_attempts}, but there is no dead_letter_topic for records that have "
                 "failed this often. Name one, or leave out max_attempts to retry forever."
             )
+        if self.retries.then == "hold" and topic is None:
+            raise ConfigError(
+                "The retries hold records that have failed for good, but there is no dead_letter_topic. Name one: if "
+                "held records leave no space for others, the oldest of them become dead letters."
+            )
 
     def _check_tenants(self) -> None:
         if self.tenant is not None:

@@ -163,6 +163,8 @@ class _ObservedRun:
         if self._is_mock and advance:
             raise ConfigError(_MOCK_HAS_NO_DELAY.format("advance="))
         self._retries: Retries = declared.options.retries or Retries()
+        if self._retries.then == "hold":  # nobody would release the records
+            self._retries = replace(self._retries, then="dead_letter")
         self._retries_forever = skip_waits and self._retries.max_attempts is None
         self._outcome = WorkerRun()
         self._error: Exception | None = None  # the error that ended the run, if any

@@ -166,6 +166,7 @@ AT_REST: dict[str, Values] = {
     "handler_abandoned_total": handler(0),
     "handler_late_total": handler(6 + 5),  # each wait exceeds a nanosecond
     "handler_held": handler(1),
+    "handler_held_failures": handler(0),
     "handler_dropped_total": handler(1),
     "handler_moved_total": handler(0),
     "handler_duration_seconds": handler(3 + 1 + 2 + 5),  # ok, dead, fail once, level 1

@@ -1,8 +1,10 @@
 """`headway rules`: hold, drop or limit the records of a running group."""
 
+import functools
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import click
@@ -15,9 +17,12 @@ from headway.cli.options.due_times import DUE
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.rules.rule import Action
 from headway.errors import KafkaError
-from headway.rules import Drop, Hold, LimitConcurrency, LimitRate, MakeDeadLetter, RetryAs, Rule, Rules, new_rule_id
+from headway.rules import Drop, Hold, LimitConcurrency, LimitRate, MakeDeadLetter, Release, RetryAs, Rule, Rules, new_rule_id
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Members read the rule once, so this must only be longer than their clocks and their connections can be behind.
+_RELEASE_LASTS = 600.0
 
 
 @click.group()
@@ -36,130 +41,136 @@ def rules() -> None:
     """
 
 
-def _rule_options(function: F) -> F:
-    """Add the argument and the options of all commands that make a rule."""
-    for option in reversed(
-        [
-            click.argument("group"),
-            click.option(
-                "--where", default="", help="Which records, as in: key = 'cust 7' and age > 1h. All by default."
-            ),
-            click.option("--why", default="", help="The reason, for people who see the rule."),
-            click.option(
-                "--for", "lasts", type=DUE, metavar="DELAY", help="End the rule after this time, such as 30m."
-            ),
-            click.option("--id", "id_", help="The rule's name. An earlier rule of this name is replaced."),
-        ]
-    ):
-        function = option(function)
-    return kafka_options(function)
+@dataclass(frozen=True, slots=True)
+class NewRule:
+    """The argument and the options that all commands have which make a rule."""
+
+    connection: ConnectionSettings
+    group: str
+    where: str
+    why: str
+    lasts: float | None
+    id: str | None
+
+    def require_selection(self, what: str) -> None:
+        """Raise `UsageError` unless records are selected."""
+        if not self.where:
+            raise click.UsageError(f"Without --where, this rule would {what} all records of the group. Choose which.")
+
+    def store(self, action: Action) -> Rule:
+        """Store a rule with this action, and return it."""
+        now = int(time.time() * 1000)
+        until = None if self.lasts is None else now + int(self.lasts * 1000)
+        by = f"{this_user() or 'unknown'}@{platform.node()}"
+        id_ = self.id or new_rule_id()
+        with Rules(self.connection.config) as stored:
+            return stored.set(Rule(id_, self.group, action, self.where, by, self.why, now, until))
+
+    def apply(self, action: Action) -> None:
+        """Store a rule with this action, and show how to end it."""
+        rule = self.store(action)
+        click.echo(
+            f"The rule {rule.id} of the group {rule.group} is stored. End it with: "
+            f"headway rules end {rule.group} {rule.id}"
+        )
 
 
-def _set(
-    connection: ConnectionSettings,
-    group: str,
-    action: Action,
-    where: str,
-    why: str,
-    lasts: float | None,
-    id_: str | None,
-) -> None:
-    now = int(time.time() * 1000)
-    until = None if lasts is None else now + int(lasts * 1000)
-    by = f"{this_user() or 'unknown'}@{platform.node()}"
-    rule = Rule(id_ or new_rule_id(), group, action, where, by, why, now, until)
-    with Rules(connection.config) as stored:
-        stored.set(rule)
-    click.echo(f"The rule {rule.id} of the group {group} is stored. End it with: headway rules end {group} {rule.id}")
+def _makes_rule(command: F) -> F:
+    """Add the argument and the options of all commands that make a rule. The command gets them as a `NewRule`."""
+
+    @click.argument("group")
+    @click.option("--where", default="", help="Which records, as in: key = 'cust 7' and age > 1h. All by default.")
+    @click.option("--why", default="", help="The reason, for people who see the rule.")
+    @click.option("--for", "lasts", type=DUE, metavar="DELAY", help="End the rule after this time, such as 30m.")
+    @click.option("--id", help="The rule's name. An earlier rule of this name is replaced.")
+    @kafka_options
+    @functools.wraps(command)
+    def with_rule(
+        group: str,
+        where: str,
+        why: str,
+        lasts: float | None,
+        id: str | None,
+        connection: ConnectionSettings,
+        **own: Any,
+    ) -> Any:
+        return command(NewRule(connection, group, where, why, lasts, id), **own)
+
+    return with_rule  # type: ignore[return-value]
 
 
 @rules.command()
+@_makes_rule
 @click.option("--lets-pass", is_flag=True, help="Let later records with the same key pass the held ones.")
-@_rule_options
-def hold(
-    group: str,
-    where: str,
-    why: str,
-    lasts: float | None,
-    id_: str | None,
-    lets_pass: bool,
-    connection: ConnectionSettings,
-) -> None:
+def hold(new: NewRule, lets_pass: bool) -> None:
     """Keep records from starting. Running records continue. Held records stay in Kafka, and are not done.
 
     A held record keeps later records of its key waiting, so their order is kept.
     """
-    _set(connection, group, Hold(lets_pass), where, why, lasts, id_)
+    new.apply(Hold(lets_pass))
 
 
 @rules.command()
-@_rule_options
-def drop(
-    group: str, where: str, why: str, lasts: float | None, id_: str | None, connection: ConnectionSettings
-) -> None:
+@_makes_rule
+def drop(new: NewRule) -> None:
     """Mark records as done without calling the handler. They are not handled later."""
-    if not where:
-        raise click.UsageError(
-            "Without --where, this rule would drop all records of the group. Choose which, or use hold."
-        )
-    _set(connection, group, Drop(), where, why, lasts, id_)
+    new.require_selection("drop")
+    new.apply(Drop())
 
 
 @rules.command("dead-letter")
-@_rule_options
-def dead_letter(
-    group: str, where: str, why: str, lasts: float | None, id_: str | None, connection: ConnectionSettings
-) -> None:
+@_makes_rule
+def dead_letter(new: NewRule) -> None:
     """Make records dead letters without calling the handler. Without a dead_letter_topic, a member holds them."""
-    _set(connection, group, MakeDeadLetter(), where, why, lasts, id_)
+    new.apply(MakeDeadLetter())
 
 
 @rules.command()
-@_rule_options
+@_makes_rule
+@click.option("--error", metavar="NAME", help="Only records that failed with this error, such as TimeoutError.")
+def release(new: NewRule, error: str | None) -> None:
+    """Let records start again that have failed for good and are held, because of `Retries(then="hold")`.
+
+    Each record gets all its attempts again. The members do this once, so what fails again is held again.
+
+    \b
+      headway rules release billing --error TimeoutError --where "header.host = bank.example"
+    """
+    if error is not None:
+        of_error = f"error = '{error}'"
+        new = replace(new, where=f"{of_error} and ({new.where})" if new.where else of_error)
+    rule = replace(new, lasts=new.lasts or _RELEASE_LASTS).store(Release())
+    chosen = f"{rule.where!r} chooses" if rule.where else "are held"
+    click.echo(f"Each running member of the group {rule.group} lets the records start that {chosen}.")
+
+
+@rules.command()
+@_makes_rule
 @click.argument("per_second", type=click.FloatRange(min=0, min_open=True))
-def rate(
-    group: str,
-    per_second: float,
-    where: str,
-    why: str,
-    lasts: float | None,
-    id_: str | None,
-    connection: ConnectionSettings,
-) -> None:
+def rate(new: NewRule, per_second: float) -> None:
     """Let the whole group start at most PER_SECOND of the records per second."""
-    _set(connection, group, LimitRate(per_second), where, why, lasts, id_)
+    new.apply(LimitRate(per_second))
 
 
 @rules.command()
-@_rule_options
+@_makes_rule
 @click.argument("most", type=click.IntRange(min=1))
-def concurrency(
-    group: str, most: int, where: str, why: str, lasts: float | None, id_: str | None, connection: ConnectionSettings
-) -> None:
+def concurrency(new: NewRule, most: int) -> None:
     """Let each member run at most MOST of the records at a time."""
-    _set(connection, group, LimitConcurrency(most), where, why, lasts, id_)
+    new.apply(LimitConcurrency(most))
 
 
 @rules.command()
+@_makes_rule
 @click.option("--delay", type=DUE, metavar="DELAY", default="1s", show_default=True, help="The wait before each retry.")
 @click.option(
     "--max-attempts", type=click.IntRange(min=1), help="Then the record becomes a dead letter. By default never."
 )
-@_rule_options
-def retry(
-    group: str,
-    delay: float,
-    max_attempts: int | None,
-    where: str,
-    why: str,
-    lasts: float | None,
-    id_: str | None,
-    connection: ConnectionSettings,
-) -> None:
+def retry(new: NewRule, delay: float, max_attempts: int | None) -> None:
     """Change how failed records are retried, as in: --where "error = TimeoutError" --delay 1m."""
     if delay > 86_400:
         raise click.UsageError(f"--delay is {delay:g} s; it can be at most 1d.")
-    _set(connection, group, RetryAs(delay, max_attempts), where, why, lasts, id_)
+    new.apply(RetryAs(delay, max_attempts))
 
 
 @rules.command("list")
@@ -186,7 +197,7 @@ def _row(rule: Rule) -> list[str]:
     return [
         rule.group,
         rule.id,
-        rule.does,
+        str(rule.action),
         rule.where or "all",
         local_time(rule.since),
         until,

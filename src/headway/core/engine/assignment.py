@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from headway.core.engine.attempt import Attempt, FailedAttempts
 from headway.core.engine.lanes import Lanes
 from headway.core.engine.partition_states import PartitionEvent, PartitionState, after
-from headway.core.offsets.offset_map import LEAST_WINDOW, MAX_CHARACTERS, Commit, OffsetMap, commit_of, pressure
+from headway.core.offsets.offset_map import LEAST_WINDOW, MAX_CHARACTERS, Commit, OffsetMap, commit_of, encode, pressure
 from headway.core.offsets.progress import Progress
 from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, Tried
 from headway.errors import EarlierAttemptError
@@ -38,6 +38,9 @@ _MEASURE_EVERY = 512
 # incomplete records has finished. The time to measure a map is proportional to the number of its runs, so with a fixed
 # interval, each record of a large map would take more time than each record of a small one.
 _MEASURE_AFTER_ONE_IN = 8
+
+# A map that takes at least this fraction of its space is measured exactly, without the attempts.
+_NEARLY_FULL = 0.8
 
 # How many bytes a commit's metadata can have besides the map: a trailer without attempts, and the frames of compressed
 # runs.
@@ -145,6 +148,17 @@ class Assignment(Generic[R]):
     def current(self) -> bool:
         """True until the assignment has ended."""
         return self.state is not PartitionState.GONE
+
+    def map_fullness(self) -> float:
+        """Return the size of the offset map as a fraction of the size at which the partition receives no new records.
+
+        The attempts that a commit also contains do not count, because they give way to the map. The map is measured
+        only if the last commit was large enough.
+        """
+        most = max(1, pressure(self._map_limit))
+        if self.map_characters < _NEARLY_FULL * most:
+            return self.map_characters / most
+        return len(encode(self.progress.snapshot())) / most
 
     def on(self, event: PartitionEvent) -> None:
         """Change to the state that follows this event in the table of partition states."""

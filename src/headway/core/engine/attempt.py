@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from headway.core.engine.attempt_states import AttemptState
+from headway.core.retry import GiveUp
 from headway.core.user_errors import without_frames
 from headway.records.record_types import TopicPartition
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from headway.core.engine.assignment import Assignment
-    from headway.core.retry import GiveUp, Later, Move
+    from headway.core.retry import Later, Move
 
 R = TypeVar("R")
 
@@ -142,6 +143,12 @@ class Attempt(Generic[R]):
         return 1 if self.failure is None else self.failure.attempts + 1
 
     @property
+    def is_kept(self) -> bool:
+        """True if the record has failed for good, and is kept in its place until it is released or expires."""
+        outcome = self.outcome
+        return outcome is not None and isinstance(outcome.verdict, GiveUp) and self.not_before >= self.not_after
+
+    @property
     def untried(self) -> int:
         """The number of earlier attempts that do not count, because they ended before anything was tried."""
         return 0 if self.failure is None else self.failure.untried
@@ -167,7 +174,7 @@ class Attempt(Generic[R]):
     def take_over(self, newer: Attempt[R]) -> None:
         """Become an attempt at a newer record of the same lane, in this attempt's place in the queue."""
         self.record, self.offset, self.size = newer.record, newer.offset, newer.size
-        self.not_after, self.failure = newer.not_after, newer.failure
+        self.not_after, self.failure, self.outcome = newer.not_after, newer.failure, None
 
     def _copy(self) -> Attempt[R]:
         return Attempt(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)

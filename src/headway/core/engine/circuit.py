@@ -93,6 +93,8 @@ class Circuit:
         self._failing = 0
         self.is_open = False
         self.opened_with = (0, 0)  # the number of failing keys, and of all keys
+        self.closings = 0  # how often it has closed
+        self.failures_since = -math.inf  # since when the failures count that have opened it last
         self._probe: set[Any] = set()  # the attempts of the running probe; if the probe is a batch, there are several
         self._results: list[bool] = []  # for each attempt of the probe that has a result so far, whether it succeeded
         self._probe_at = -math.inf
@@ -165,12 +167,14 @@ class Circuit:
 
     def _open(self, now: float) -> None:
         self.is_open, self.opened_with = True, (self._failing, len(self._last))
+        self.failures_since = now - self._bounds.window
         self._good, self._wait = 0, _FIRST_WAIT
         self._probe_at = now + _FIRST_WAIT
         self._forget()
 
     def _close(self) -> None:
         self.is_open = False
+        self.closings += 1
         self._forget()
 
     def _forget(self) -> None:

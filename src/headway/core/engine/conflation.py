@@ -1,6 +1,6 @@
 """Conflation: of the waiting records of a key, only the newest is handled.
 
-Invariants: at most one record of a lane with a key waits, besides records that are already to be stored as a dead
+Invariants: at most one record of a lane with a key waits, besides records that are about to be stored as a dead
 letter or as a schedule. The waiting record is the newest one that was received. A running record is never skipped. A
 skipped record is done, so the next commit includes it. A record that waits keeps its place in the queue when a newer
 one replaces it: otherwise a key that is written often would move to the end of the queue again and again.
@@ -70,7 +70,7 @@ def has_key(attempt: Attempt[R]) -> bool:
 
 
 def _can_be_skipped(attempt: Attempt[R]) -> bool:
-    return attempt.outcome is None and attempt.state in (_READY, _BEHIND, _WAITING)
+    return (attempt.outcome is None or attempt.is_kept) and attempt.state in (_READY, _BEHIND, _WAITING)
 
 
 def _comes_back(attempt: Attempt[R], brought: Mapping[R, Brought]) -> bool:

@@ -17,14 +17,14 @@ Invariants:
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from itertools import count, islice, pairwise, repeat
+from itertools import chain, count, islice, pairwise, repeat
 from math import inf
 from operator import lt
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine import commit_tick
 from headway.core.engine.assignment import Assignment, PartitionProgress
-from headway.core.engine.attempt import NOTHING_BROUGHT, Attempt, Brought, TenantAttempt
+from headway.core.engine.attempt import NOTHING_BROUGHT, Attempt, Brought, FinalOutcome, TenantAttempt
 from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.backpressure import Backpressure
 from headway.core.engine.batching import Batching
@@ -40,7 +40,8 @@ from headway.core.engine.tenants import Tenants, Usage
 from headway.core.engine.waiting_heads import WaitingHeads
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, encode
 from headway.core.offsets.trailer import NOTHING_TRIED, Tried
-from headway.core.retry import Again, Verdict
+from headway.core.retry import Again, KeepInPlace, Verdict
+from headway.core.user_errors import without_frames
 from headway.records.record_types import TopicPartition
 
 _LEAVING, _GONE = PartitionState.LEAVING, PartitionState.GONE
@@ -497,14 +498,63 @@ class Engine(Generic[R]):
     def fail(self, attempt: Attempt[R], error: BaseException, verdict: Verdict, now: float) -> bool:
         """Apply the verdict on a failed attempt. Returns False in the same cases as `finish`.
 
-        After a verdict other than `Again`, the attempt still counts as running, and its lane waits. The caller must
-        store the dead letter or the schedule and then call `finish`, or pass it to `finish` in `outputs`.
+        After a `GiveUp` or `Later`, the attempt still counts as running, and its lane waits. The caller must store the
+        dead letter or the schedule and then call `finish`, or pass it to `finish` in `outputs`.
         """
         if isinstance(verdict, Again):
             return self.retry(attempt, verdict.at, error, now, verdict.untried)
-        if attempt.state is _RUNNING and attempt.assignment.state is not _GONE:
-            return True
-        return self._report_late(attempt, now)
+        if attempt.state is not _RUNNING or attempt.assignment.state is _GONE:
+            return self._report_late(attempt, now)
+        if isinstance(verdict, KeepInPlace):
+            self._keep(attempt, error, verdict, now)
+        return True
+
+    def _keep(self, attempt: Attempt[R], error: BaseException, verdict: KeepInPlace, now: float) -> None:
+        if self._skips_instead(attempt, now):
+            return
+        kept = attempt.again(attempt.not_after, error, now)
+        kept.outcome = FinalOutcome(without_frames(error), verdict.instead)
+        if self._commits and kept.failure:
+            attempt.assignment.note_failure(attempt.offset, kept.failure)
+        self._leave_lane(attempt, (kept,), now)
+
+    # Records that are kept in their place
+
+    def kept(self) -> list[Attempt[R]]:
+        """Return the records that have failed for good and are kept in their place."""
+        kept: list[Attempt[R]] = []
+        for head in (
+            *self._waiting.waiting(),
+            *chain.from_iterable(each.held or () for each in self._assignments.values()),
+        ):
+            following: Attempt[R] | None = head
+            while following is not None and following.is_kept:  # a batch can leave several in one lane
+                kept.append(following)
+                following = following.next
+        return kept
+
+    def release_kept(self, attempts: Iterable[Attempt[R]], now: float) -> int:
+        """Let records that are kept start again, each in its lane, and return their number.
+
+        Their earlier attempts no longer count, so that each record has all its attempts again.
+        """
+        released = 0
+        for attempt in attempts:
+            if attempt.is_kept and attempt.assignment.current:
+                attempt.outcome = None
+                if failure := attempt.failure:
+                    attempt.failure = failure._replace(untried=failure.attempts)
+                    if self._commits:
+                        attempt.assignment.note_failure(attempt.offset, attempt.failure)
+                self.unpark(attempt, now)
+                released += 1
+        return released
+
+    def measure_map(self, partition: TopicPartition) -> None:
+        """Measure the offset map of a partition now, and pause or resume the partition accordingly."""
+        if assignment := self._assignments.get(partition):
+            assignment.commit_of(assignment.progress.snapshot())
+            self._backpressure.pause_or_resume(assignment)
 
     # Edits of records that wait
 

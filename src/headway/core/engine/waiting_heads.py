@@ -93,6 +93,10 @@ class WaitingHeads(Generic[R]):
         """Return when the first waiting head may run, or None if no head waits for a time."""
         return self.entries[0][0] if self.entries and self.entries[0][0] < inf else None
 
+    def waiting(self) -> list[Attempt[R]]:
+        """Return the heads that wait, in no particular order."""
+        return [head for at, _, head in self.entries if head.not_before == at]
+
     def drop(self, assignment: Assignment[R]) -> list[Attempt[R]]:
         """Remove and return the waiting heads of an assignment."""
         dropped = [head for at, _, head in self.entries if head.assignment is assignment and head.not_before == at]

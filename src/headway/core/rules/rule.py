@@ -1,7 +1,7 @@
 """A rule: what the members of a group do with the records that a selector chooses.
 
 Rules are stored as JSON in a topic. Members of several versions read them, so a member that does not know an action
-ignores the rule and logs an error.
+ignores the rule and logs an error. The text of an action (`str`) is for lists of rules.
 """
 
 from typing import Annotated
@@ -31,13 +31,22 @@ class Hold(msgspec.Struct, frozen=True, tag="hold", tag_field="do", forbid_unkno
 
     lets_pass: bool = False
 
+    def __str__(self) -> str:
+        return "hold, others pass" if self.lets_pass else "hold"
+
 
 class Drop(msgspec.Struct, frozen=True, tag="drop", tag_field="do", forbid_unknown_fields=True):
     """Records are done without a call of the handler."""
 
+    def __str__(self) -> str:
+        return "drop"
+
 
 class MakeDeadLetter(msgspec.Struct, frozen=True, tag="dead-letter", tag_field="do", forbid_unknown_fields=True):
     """Records become dead letters without a call of the handler."""
+
+    def __str__(self) -> str:
+        return "dead letter"
 
 
 class LimitRate(msgspec.Struct, frozen=True, tag="rate", tag_field="do", forbid_unknown_fields=True):
@@ -45,11 +54,17 @@ class LimitRate(msgspec.Struct, frozen=True, tag="rate", tag_field="do", forbid_
 
     per_second: _Positive
 
+    def __str__(self) -> str:
+        return f"{self.per_second:g}/s"
+
 
 class LimitConcurrency(msgspec.Struct, frozen=True, tag="concurrency", tag_field="do", forbid_unknown_fields=True):
     """Each member runs at most this many of the records at a time."""
 
     most: _Whole
+
+    def __str__(self) -> str:
+        return f"{self.most} at a time"
 
 
 class RetryAs(msgspec.Struct, frozen=True, tag="retry", tag_field="do", forbid_unknown_fields=True):
@@ -58,8 +73,22 @@ class RetryAs(msgspec.Struct, frozen=True, tag="retry", tag_field="do", forbid_u
     delay: Annotated[float, msgspec.Meta(ge=0, le=86_400)]
     max_attempts: _Whole | None = None
 
+    def __str__(self) -> str:
+        attempts = f", {self.max_attempts} attempts" if self.max_attempts else ""
+        return f"retry after {self.delay:g} s{attempts}"
 
-Action = Hold | Drop | MakeDeadLetter | LimitRate | LimitConcurrency | RetryAs
+
+class Release(msgspec.Struct, frozen=True, tag="release", tag_field="do", forbid_unknown_fields=True):
+    """Records that have failed for good and are held in their place start again.
+
+    Each member does this once, when it reads the rule. Records that are held afterwards are not released.
+    """
+
+    def __str__(self) -> str:
+        return "release"
+
+
+Action = Hold | Drop | MakeDeadLetter | LimitRate | LimitConcurrency | RetryAs | Release
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from headway.core.engine.circuit import Circuit, CircuitBreaker, may_concern_all
-from headway.core.retry import Again, Verdict, failure_behind
+from headway.core.retry import Again, GiveUp, Verdict, failure_behind
 from headway.core.user_errors import description_of
 from headway.execution.gate import Gate
 from headway.execution.jobs import Job, RecordAttempt
@@ -34,6 +34,18 @@ class CircuitGate(Gate):
     def is_open(self) -> bool:
         """True while only one record at a time is tried."""
         return self._circuit.is_open
+
+    @property
+    def closings(self) -> int:
+        """How often the circuit has closed."""
+        return self._circuit.closings
+
+    def has_opened_it(self, attempt: RecordAttempt) -> bool:
+        """Return whether a record failed for good while the circuit was open, or with the failures that opened it."""
+        outcome, failure = attempt.outcome, attempt.failure
+        if outcome is None or failure is None or not isinstance(outcome.verdict, GiveUp):
+            return False
+        return failure.at >= self._circuit.failures_since and may_concern_all(outcome.error, outcome.verdict)
 
     def slots(self, slots: int) -> int:
         """Return 1 while the circuit is open.

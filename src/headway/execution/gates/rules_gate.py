@@ -14,7 +14,7 @@ from typing import Any
 from headway.core.engine.attempt import FinalOutcome, TenantAttempt
 from headway.core.engine.engine import Engine
 from headway.core.retry import Again, GiveUp, Verdict
-from headway.core.rules.rule import Drop, Hold, LimitConcurrency, LimitRate, MakeDeadLetter, RetryAs, Rule
+from headway.core.rules.rule import Drop, Hold, LimitConcurrency, LimitRate, MakeDeadLetter, Release, RetryAs, Rule
 from headway.core.rules.rule_book import RuleBook
 from headway.core.rules.start_times import StartTimes
 from headway.core.selectors.conditions import FieldValue
@@ -61,6 +61,8 @@ class RulesGate(Gate):
         self._admitted: list[RecordAttempt] = []  # counted attempts of the job that was admitted last
         self._ended: Counter[str] = Counter()  # records that were ended by rules and not logged yet, by the rule's id
         self._dropped = 0
+        self._releases: Sequence[Rule] = []  # the rules that have released records already
+        self._released: Counter[str] = Counter()  # records that were released and not logged yet, by the rule's id
         self._log_at = -math.inf
         self._changes_wait = False
 
@@ -74,6 +76,20 @@ class RulesGate(Gate):
         }
         self._apply_shares()
         self._let_go(list(self._parked), now)
+        releases = [rule for rule in book.rules if isinstance(rule.action, Release)]
+        for rule in releases:
+            if rule not in self._releases:
+                self._release(rule, now)
+        self._releases = releases
+
+    def _release(self, rule: Rule, now: float) -> None:
+        selector = rule.selector
+        chosen = [
+            attempt
+            for attempt in self._engine.kept()
+            if selector is None or selector.matches(_Fields(attempt, now).value_of)
+        ]
+        self._released[rule.id] += self._engine.release_kept(chosen, now)
 
     # Before a start
 
@@ -234,7 +250,11 @@ class RulesGate(Gate):
     # Observations
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log how many records the rules have ended since the last line. Logs at most once every 10 seconds."""
+        """Log how many records the rules have released, and at most every 10 seconds how many they have ended."""
+        if self._released:
+            released, self._released = self._released, Counter()
+            for id_, count in released.items():
+                log.info("The rule %s lets %d held records start again.", id_, count)
         if self._ended and (at_end or now >= self._log_at):
             self._log_at = now + _LOG_EVERY
             ended, self._ended = self._ended, Counter()

@@ -301,11 +301,20 @@ def _check_priority(df: DataFrame, name: str) -> None:
         )
 
 
+def _check_retries(retries: Any) -> None:
+    check_kind("retries", retries, Retries, "a Retries, such as Retries(max_attempts=5)")
+    if retries.then == "hold":
+        raise ConfigError(
+            "The retries have then='hold', which only a ParallelConsumer or a worker can do: a row has no place to be "
+            "held in. Leave out then."
+        )
+
+
 def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
     check_fields(settings.columns["result"].dataType)
     ResultType(settings.columns["result"].dataType)
     check_whole("max_concurrency", settings.max_concurrency, 1)
-    check_kind("retries", settings.retries, Retries, "a Retries, such as Retries(max_attempts=5)")
+    _check_retries(settings.retries)
     if settings.time_limit is not None:
         check_above_zero("time_limit", settings.time_limit)
     if settings.deadline is not None:
