@@ -1,8 +1,12 @@
 """Dead letters: parses their headers, and filters them."""
 
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
+from headway.core.selectors.conditions import FieldValue
+from headway.core.selectors.parser import HEADER as HEADER_FIELD
+from headway.core.selectors.selector import Selector
 from headway.dead_letters import PREFIX
 from headway.records.expiry import HEADER as EXPIRES
 from headway.records.history import HEADER, History, Origin, history_of
@@ -132,6 +136,7 @@ class Filter(NamedTuple):
     source_topic: str | None = None
     since: int | None = None
     until: int | None = None
+    where: Selector | None = None
 
     def __bool__(self) -> bool:
         return any(each is not None for each in self)
@@ -144,7 +149,36 @@ class Filter(NamedTuple):
             and (self.source_topic is None or _is_of_topic(topic, self.source_topic))
             and (self.since is None or letter.when >= self.since)
             and (self.until is None or letter.when < self.until)
+            and (self.where is None or self.where.matches(_LetterFields(letter).value_of))
         )
+
+
+class _LetterFields:
+    """The fields of a letter that selectors compare: those of the record that failed, and its error."""
+
+    def __init__(self, letter: Letter) -> None:
+        self._letter = letter
+
+    def value_of(self, field: str) -> FieldValue:
+        letter, failure = self._letter, self._letter.failure
+        if field == "key":
+            return letter.key
+        if field == "age":
+            return max(0.0, time.time() - letter.when / 1000)
+        if field.startswith(HEADER_FIELD):
+            name = field.removeprefix(HEADER_FIELD)
+            value = next((value for header, value in letter.headers if header == name), None)
+            return value.encode() if isinstance(value, str) else value
+        return None if failure is None else _of_failure(failure, field)
+
+
+def _of_failure(failure: LetterFailure, field: str) -> FieldValue:
+    if field == "error":
+        return None if failure.exception is None else failure.exception.rpartition(".")[2]
+    if field in ("topic", "partition", "offset", "attempts"):
+        value: str | int | None = getattr(failure, field)
+        return value
+    return None
 
 
 def _headers_with(headers: Sequence[Header], beginning: str) -> dict[str, str | None]:

@@ -95,6 +95,7 @@ def test_a_list_can_be_filtered_and_limited_and_says_so(shop: Shop) -> None:
     shop.bury(b"1", b"2")
     shop.bury(b"3", exception="app.Declined", partition=1)
     assert [each["value"] for each in listed(shop, "--exception", "Declined")] == ["3"]
+    assert [each["value"] for each in listed(shop, "--where", "error = Declined and attempts = 5")] == ["3"]
     assert [each["value"] for each in listed(shop, "--max", "2")] == ["1", "2"]
     limited = dead("list", shop.dead, "--max", "2")
     assert limited.stderr == "2 dead letters shown, and there are more. Raise --max to see them.\n"

@@ -16,6 +16,7 @@ from headway.cli.dead_letters.letter_texts import letter_json, letter_page, lett
 from headway.cli.display.texts import local_time
 from headway.cli.options.due_times import Moment
 from headway.core.offsets.offset_map import OffsetMap, encode
+from headway.core.selectors.selector import Selector
 from headway.errors import ConfigError, KafkaError
 from headway.inspection.dead_topic import DeadTopic
 from headway.inspection.letters import SENT_AGAIN_FROM, Filter, Letter, LetterPosition
@@ -145,6 +146,8 @@ def test_every_help_teaches_with_an_example(arguments: list[str]) -> None:
         (["0:1", "--max", "1"], "selects individual dead letters"),
         (["0-1"], "'0-1' is not PARTITION:OFFSET, such as 0:12."),
         (["0:9223372036854775808"], "'0:9223372036854775808' is not PARTITION:OFFSET, such as 0:12."),
+        (["0:1", "--where", "key = a"], "selects individual dead letters"),
+        (["--where", "colour = red"], "the name of a field is expected"),
         (["--all", "--since", "yesterday"], "'yesterday' is not a time such as 2026-05-01"),
     ],
 )
@@ -278,6 +281,10 @@ def test_a_letter_keeps_its_origin_whoever_wrote_it_and_begins_its_attempts_anew
     assert origin_sent(story={}) == History("elsewhere", Origin(TOPIC, 0, 12))  # no dead letter: a record of its own
 
 
+def where(text: str) -> Filter:
+    return Filter(where=Selector.parse(text))
+
+
 @pytest.mark.parametrize(
     ("filter", "meant"),
     [
@@ -293,6 +300,11 @@ def test_a_letter_keeps_its_origin_whoever_wrote_it_and_begins_its_attempts_anew
         (Filter(until=1_700_000_060_000), False),
         (Filter(until=1_700_000_060_001, exception="ValueError"), True),
         (Filter(source_topic="orders", exception="KeyError"), False),
+        (where("error = ValueError and key = ann and topic = 'orders-2' and partition = 3 and offset = 4711"), True),
+        (where("attempts between 2 and 5 and age > 1d"), True),
+        (where("header.headway.error.message like '%customer'"), True),
+        (where("attempts > 5 or key <> ann or age < 1d"), False),
+        (where("level = 2 or tenant = acme"), False),
     ],
 )
 def test_a_filter_lets_through_what_is_like_all_of_it(filter: Filter, meant: bool) -> None:
@@ -304,6 +316,8 @@ def test_what_is_no_dead_letter_failed_with_nothing_and_came_from_nowhere() -> N
     assert not Filter(exception="ValueError").matches(plain)
     assert not Filter(source_topic="orders").matches(plain)
     assert Filter(since=1_600_000_000_000).matches(plain)
+    assert not where("error = ValueError or topic = 'orders-2' or attempts > 0").matches(plain)
+    assert where("error is null and key = ann").matches(plain)
 
 
 # What is remembered

@@ -16,6 +16,8 @@ from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import Complaints, ProgressLine, complaints, confirm, stderr_is_terminal
 from headway.cli.options.due_times import Moment
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
+from headway.cli.options.selectors import WHERE
+from headway.core.selectors.selector import Selector
 from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError
 from headway.inspection.dead_topic import DeadTopic, opened
@@ -42,11 +44,20 @@ def _filters(command: F) -> F:
         help="Only letters that failed at or after this time: 2026-05-01, '2026-05-01 12:30', 90m, 7d.",
     )
     @click.option("--until", type=Moment(), help="Only letters that failed before this time.")
+    @click.option(
+        "--where", type=WHERE, help="Only letters that this selector chooses, as in: key = 'cust 7' and attempts > 3."
+    )
     @functools.wraps(command)
     def with_filter(
-        *args: Any, exception: str | None, source_topic: str | None, since: int | None, until: int | None, **kwargs: Any
+        *args: Any,
+        exception: str | None,
+        source_topic: str | None,
+        since: int | None,
+        until: int | None,
+        where: Selector | None,
+        **kwargs: Any,
     ) -> Any:
-        return command(*args, filter=Filter(exception, source_topic, since, until), **kwargs)
+        return command(*args, filter=Filter(exception, source_topic, since, until, where), **kwargs)
 
     return with_filter  # type: ignore[return-value]
 
@@ -106,6 +117,7 @@ def list_(
     \b
       headway dead list orders-dead
       headway dead list orders-dead --exception ValueError --since 12h
+      headway dead list orders-dead --where "header.tenant = acme and attempts > 3"
       headway dead list orders-dead --json | jq -r .failure.exception | sort | uniq -c
     """
     with complaints(), opened(topic, connection.config) as (dead, _):
@@ -174,6 +186,7 @@ def send_again(
     \b
       headway dead send-again orders-dead 0:12 0:15
       headway dead send-again orders-dead --exception TimeoutError --since 12h --dry-run
+      headway dead send-again orders-dead --where "key like 'cust-%' and error = TimeoutError"
       headway dead send-again orders-dead --all --max 1
     """
     choice = Choice(frozenset(places), filter, settled_too, limit)
