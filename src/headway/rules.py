@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 from headway.core.rules.rule import (
     RULES_TOPIC,
+    Demote,
     Drop,
+    ForceCircuit,
     Hold,
     LimitConcurrency,
     LimitRate,
@@ -25,6 +27,7 @@ from headway.core.rules.rule import (
     Release,
     RetryAs,
     Rule,
+    SetWeight,
     read_rule,
     rule_key,
 )
@@ -34,7 +37,20 @@ from headway.runtime.lifecycle import Closable
 from headway.settings.config import Config
 from headway.settings.connection_settings import connection_of
 
-__all__ = ["Drop", "Hold", "LimitConcurrency", "LimitRate", "MakeDeadLetter", "Release", "RetryAs", "Rule", "Rules"]
+__all__ = [
+    "Demote",
+    "Drop",
+    "ForceCircuit",
+    "Hold",
+    "LimitConcurrency",
+    "LimitRate",
+    "MakeDeadLetter",
+    "Release",
+    "RetryAs",
+    "Rule",
+    "Rules",
+    "SetWeight",
+]
 
 
 class Rules(Closable):
@@ -72,14 +88,14 @@ class Rules(Closable):
     def set(self, rule: Rule) -> Rule:
         """Store a rule, in place of a rule with the same id in the same group. Returns the rule as it is stored.
 
-        `since` becomes the current time if it is 0. Raises `ConfigError` if the selector is not valid, and `KafkaError`
-        if Kafka does not store the rule.
+        `since` becomes the current time if it is 0. Raises `ConfigError` if the selector is not valid, or cannot be
+        used with the action, and `KafkaError` if Kafka does not store the rule.
         """
         if not rule.group or not rule.id or "/" in rule.id:
             raise ConfigError(
                 f"The rule {rule.id!r} of the group {rule.group!r} needs a group, and an id without a '/'."
             )
-        _ = rule.selector
+        rule.check()
         rule = rule if rule.since else replace(rule, since=int(time.time() * 1000))
         self._topic.put(rule.key, rule.encode())
         return rule

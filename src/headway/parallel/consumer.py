@@ -25,6 +25,7 @@ from headway.declarations import (
 )
 from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
+from headway.execution.gates.circuit_gate import CircuitGate
 from headway.execution.gates.start_rate import StartRate
 from headway.execution.gates.supervision import Supervision
 from headway.execution.handler_calls import ResultReceiver
@@ -174,6 +175,7 @@ class ParallelConsumer:
         rate = None if checked.rate_limit is None else StartRate(checked.rate_limit)
         engine = _make_engine(checked, settings, tenancy)
         gates = checked.gates(rate, engine)
+        circuit = next((gate for gate in gates if isinstance(gate, CircuitGate)), None)
         dispatch = self._dispatch = Dispatch(engine, checked.all_retries, checked.max_concurrency, self._wake, gates)
         rates = [each for each in (rate, engine.limits) if each is not None]
         self._parts = RunParts(checked, settings, dispatch, self._levels, self._wake)
@@ -181,15 +183,22 @@ class ParallelConsumer:
             dispatch, self._levels, self._wake, checked, settings, tenancy, rates, self._parts
         )
         if checked.all_retries.then == "hold":
-            held = HeldFailures(dispatch, gates)
+            held = HeldFailures(dispatch, circuit)
             dispatch.add(held)
             control.watchers += (held,)
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
         rules = requests = None
         if checked.steered:
-            has_letters = checked.dead_letter_topic is not None
             connection = connection_of(settings.kafka)
-            rules = RulesFollower(connection, settings.group, dispatch, control.rate, has_dead_letters=has_letters)
+            rules = RulesFollower(
+                connection,
+                settings.group,
+                dispatch,
+                control.rate,
+                circuit,
+                has_dead_letters=checked.dead_letter_topic is not None,
+                has_tenants=tenancy is not None,
+            )
             member = f"{settings.kafka.get('client.id') or 'headway'}@{platform.node()}"
             edits = Edits(connection, settings.group, member, dispatch, self._levels)
             requests = RequestsFollower(connection, edits, self.request_commit)

@@ -5,7 +5,7 @@ no space for other records, the oldest of them become dead letters.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from headway.core.engine.kept_records import Fullness, KeptRecords
@@ -23,12 +23,12 @@ class HeldFailures(Gate):
 
     Args:
         dispatch: The dispatch.
-        gates: The gates of the dispatch, among which there can be a circuit breaker.
+        circuit: The circuit breaker of the handler, if there is one.
     """
 
-    def __init__(self, dispatch: Dispatch, gates: Iterable[Gate]) -> None:
+    def __init__(self, dispatch: Dispatch, circuit: CircuitGate | None) -> None:
         self._dispatch = dispatch
-        self._circuit = next((gate for gate in gates if isinstance(gate, CircuitGate)), None)
+        self._circuit = circuit
         self._closings = 0
         self._records = KeptRecords(dispatch.engine)
         self._look_at = 0.0

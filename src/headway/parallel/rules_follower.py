@@ -7,10 +7,20 @@ import logging
 import threading
 import time
 
-from headway.core.rules.rule import RULES_TOPIC, LimitRate, MakeDeadLetter, Rule, read_rule
+from headway.core.rules.rule import (
+    RULES_TOPIC,
+    Action,
+    ForceCircuit,
+    LimitRate,
+    MakeDeadLetter,
+    Rule,
+    SetWeight,
+    read_rule,
+)
 from headway.core.rules.rule_book import RuleBook
 from headway.errors import HeadwayError, UnreadableError
 from headway.execution.dispatch import Dispatch
+from headway.execution.gates.circuit_gate import CircuitGate
 from headway.execution.gates.rules_gate import RulesGate
 from headway.kafka.keyed.keyed_topic import KeyedTopic
 from headway.kafka.reading.rule_changes import RuleChanges
@@ -29,18 +39,30 @@ class RulesFollower:
     Args:
         config: The connection's settings.
         group: The group, without the level.
+        circuit: The circuit breaker of the handler, if there is one.
         has_dead_letters: True if there is a topic for dead letters.
+        has_tenants: True if records have tenants.
     """
 
     def __init__(
-        self, config: Config, group: str, dispatch: Dispatch, rate: GroupRate, *, has_dead_letters: bool
+        self,
+        config: Config,
+        group: str,
+        dispatch: Dispatch,
+        rate: GroupRate,
+        circuit: CircuitGate | None,
+        *,
+        has_dead_letters: bool,
+        has_tenants: bool,
     ) -> None:
         self._config = config
         self._group = group
         self._dispatch = dispatch
         self._rate = rate
         self._has_dead_letters = has_dead_letters
-        self._gate = RulesGate(dispatch.engine, has_dead_letters=has_dead_letters)
+        self._has_tenants = has_tenants
+        self._circuit = circuit
+        self._gate = RulesGate(dispatch.engine, has_dead_letters=has_dead_letters, circuit=circuit)
         self._rules: dict[str, Rule] = {}  # by the key of the record
         self._book = RuleBook()
         self._ended = threading.Event()
@@ -128,12 +150,17 @@ class RulesFollower:
             log.info("The rule %s of the group %s no longer applies.", rule.id, rule.group)
         for rule in after - before:
             log.info("The rule %s of the group %s applies: %s", rule.id, rule.group, rule)
-            if isinstance(rule.action, MakeDeadLetter) and not self._has_dead_letters:
-                log.error(
-                    "The rule %s makes records dead letters, but the consumer has no dead_letter_topic. It holds the "
-                    "records instead.",
-                    rule.id,
-                )
+            if missing := self._missing_for(rule.action):
+                log.error("The rule %s has no full effect on this member: %s", rule.id, missing)
+
+    def _missing_for(self, action: Action) -> str | None:
+        if isinstance(action, MakeDeadLetter) and not self._has_dead_letters:
+            return "it has no dead_letter_topic, so it holds the records instead."
+        if isinstance(action, SetWeight) and not self._has_tenants:
+            return "it has no tenant."
+        if isinstance(action, ForceCircuit) and not self._circuit:
+            return "it has no circuit_breaker."
+        return None
 
     def _log_failure(self, error: HeadwayError) -> None:
         log.warning(

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient
 
-from headway import ConsumerRecord, Context, cli
-from headway.rules import Hold, LimitRate, Rule, Rules
-from tests.contract.conftest import Cluster
+from headway import ConsumerRecord, Context, Producer, cli
+from headway.broker import LocalBroker
+from headway.rules import Demote, Hold, LimitRate, Rule, Rules
+from tests.contract.conftest import Cluster, cluster_of
 from tests.contract.parallel.members import Member, consumer, send, topic_of, wait_for
 
 pytestmark = pytest.mark.kafka
@@ -123,14 +125,18 @@ def test_operators_make_list_and_end_rules_by_the_command(
     run("dead-letter", group.topic, "--where", "key = b", "--id", "bury-b")
     run("retry", group.topic, "--delay", "5s", "--max-attempts", "3", "--for", "1h", "--id", "patient")
     run("concurrency", group.topic, "2", "--where", "key = c", "--id", "two")
+    run("demote", group.topic, "0", "--where", "tenant = acme", "--id", "calm")
+    run("weight", group.topic, "2", "--where", "tenant = acme", "--id", "heavy")
+    run("circuit", group.topic, "closed", "--id", "closed")
     listed = [json.loads(line) for line in run("list", group.topic, "--json").splitlines()]
-    assert [each["id"] for each in listed] == ["drop-a", "bury-b", "patient", "two"]
+    assert [each["id"] for each in listed] == ["drop-a", "bury-b", "patient", "two", "calm", "heavy", "closed"]
     assert "key = a" in run("list", group.topic)
+    wait_for(lambda: sum("has no full effect on this member" in each for each in caplog.messages) == 2)
     wait_until_applied(caplog, "drop-a", "bury-b", "patient", "two")
     group.send("a", "b", "c")
     wait_for(lambda: group.handled == {b"c": 10} and group.metric("dropped") == 10)
     wait_for(lambda: group.metric("dead_letters") == 10)
-    run("end", group.topic, "drop-a", "bury-b", "patient", "two")
+    run("end", group.topic, *(each["id"] for each in listed))
     assert not rules.all(group.topic)
 
 
@@ -139,6 +145,8 @@ def test_operators_make_list_and_end_rules_by_the_command(
     [
         (["hold", "g", "--where", "colour = red"], "the name of a field is expected"),
         (["drop", "g"], "would drop all records"),
+        (["weight", "g", "2", "--where", "key = a"], "must choose tenants"),
+        (["circuit", "g", "open", "--where", "key = a"], "cannot have a selector"),
         (["end", "g", "no-such-rule"], "has no rule no-such-rule"),
     ],
 )
@@ -147,3 +155,76 @@ def test_a_mistake_at_the_command_line_is_one_sentence(kafka_cluster: Cluster, w
     done = CliRunner().invoke(cli.headway, ["rules", *words, "--bootstrap-servers", servers])
     assert done.exit_code != 0
     assert sentence in done.output
+
+
+def test_a_rule_demotes_records_to_the_lower_level_where_each_is_handled_once(
+    kafka_cluster: Cluster, rules: Rules
+) -> None:
+    topic = kafka_cluster.topic(2)
+    handled: Counter[tuple[int, bytes]] = Counter()
+
+    def note(record: ConsumerRecord, context: Context) -> None:
+        handled[record.level, record.value] += 1
+
+    rules.set(Rule("calm", topic, Demote(0), "key = a"))
+    with Producer(kafka_cluster.config({"levels": 2})) as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number, "ab"[number % 2], level=1)
+    member = Member(consumer(kafka_cluster, topic, {"steered": True}, levels=2), note)
+    wait_for(lambda: handled.total() == 10)
+    assert handled == {(1 if number % 2 else 0, b"%d" % number): 1 for number in range(10)}
+    wait_for(lambda: member.consumer.metrics().moved == 5)
+    member.stop()
+
+
+def test_rules_that_a_member_cannot_read_are_ignored_with_an_error_and_the_others_apply(
+    group: Group, rules: Rules, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "headway.parallel.rules_follower")
+    group.join()
+    rules.set(Rule("no-a", group.topic, Hold(), "key = a"))
+    wait_until_applied(caplog, "no-a")
+    newer = json.dumps({"id": "new", "group": group.topic, "action": {"do": "reschedule", "to": "monday"}})
+    garbage = {"new": newer.encode(), "text": b"no JSON", "deep": b"[" * 10_000, "other": newer.encode(), "none": b""}
+    producer = group.cluster.plain_producer()
+    for id_, value in garbage.items():
+        producer.produce("headway-rules", value, f"{group.topic}/{id_}")
+    producer.produce("headway-rules", b"x", b"\xff\xfe/r")
+    assert producer.flush(30) == 0
+    rules.set(Rule("no-b", group.topic, Hold(), "key = b"))
+    wait_until_applied(caplog, "no-b")
+    for id_ in garbage:
+        assert any(f"{group.topic}/{id_}' " in each for each in caplog.messages if "ignores the rule" in each), id_
+    group.send("a", "b", "c")
+    wait_for(lambda: group.handled[b"c"] == 10 and group.metric("held") > 0)
+    assert set(group.handled) == {b"c"}
+    for id_ in garbage:  # other tests and members read the topic, too
+        producer.produce("headway-rules", None, f"{group.topic}/{id_}")
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.slow
+def test_a_member_keeps_its_rules_when_their_topic_is_deleted_and_follows_the_new_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "headway")
+    with LocalBroker(ephemeral=True) as broker:
+        cluster = cluster_of(broker)
+        group = Group(cluster)
+        with Rules(cluster.config({})) as rules:
+            rules.set(Rule("no-a", group.topic, Hold(), "key = a"))
+            group.join()
+            wait_until_applied(caplog, "no-a")
+            admin = AdminClient(cluster.config({"log_level": 0}))
+            for deleted in admin.delete_topics(["headway-rules"]).values():
+                deleted.result(30)
+            group.send("a", "b")
+            wait_for(lambda: group.handled == {b"b": 10})
+            wait_for(lambda: any("could not be read" in each or "created again" in each for each in caplog.messages))
+            wait_for(lambda: "headway-rules" not in admin.list_topics(timeout=10).topics)
+            rules.set(Rule("no-b", group.topic, Hold(), "key = b"))
+            wait_until_applied(caplog, "no-b")
+            group.send("a", "b", "c")
+            wait_for(lambda: group.handled == {b"b": 10, b"c": 10})
+        for member in group.members:
+            member.stop(drain=False)

@@ -46,7 +46,7 @@ class World:
         self.wake = Wakeup()
         retries = Retries(fixed_backoff(0), max_attempts=max_attempts, then="hold", share=1)
         self.dispatch = Dispatch(self.engine, retries, slots, self.wake, gates)
-        self.held = HeldFailures(self.dispatch, gates)
+        self.held = HeldFailures(self.dispatch, gates[0] if gates else None)
         self.dispatch.add(self.held)
         self.running: dict[int, RecordAttempt] = {}
         self.letters: list[int] = []

@@ -17,7 +17,21 @@ from headway.cli.options.due_times import DUE
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.rules.rule import Action
 from headway.errors import KafkaError
-from headway.rules import Drop, Hold, LimitConcurrency, LimitRate, MakeDeadLetter, Release, RetryAs, Rule, Rules, new_rule_id
+from headway.rules import (
+    Demote,
+    Drop,
+    ForceCircuit,
+    Hold,
+    LimitConcurrency,
+    LimitRate,
+    MakeDeadLetter,
+    Release,
+    RetryAs,
+    Rule,
+    Rules,
+    SetWeight,
+    new_rule_id,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -139,7 +153,8 @@ def release(new: NewRule, error: str | None) -> None:
     if error is not None:
         of_error = f"error = '{error}'"
         new = replace(new, where=f"{of_error} and ({new.where})" if new.where else of_error)
-    rule = replace(new, lasts=new.lasts or _RELEASE_LASTS).store(Release())
+    # One id for all releases, because a release has no effect once the members have read it.
+    rule = replace(new, lasts=new.lasts or _RELEASE_LASTS, id=new.id or "release").store(Release())
     chosen = f"{rule.where!r} chooses" if rule.where else "are held"
     click.echo(f"Each running member of the group {rule.group} lets the records start that {chosen}.")
 
@@ -173,6 +188,39 @@ def retry(new: NewRule, delay: float, max_attempts: int | None) -> None:
     new.apply(RetryAs(delay, max_attempts))
 
 
+@rules.command()
+@_makes_rule
+@click.argument("level", type=click.IntRange(min=0))
+def demote(new: NewRule, level: int) -> None:
+    """Move records of higher levels to this LEVEL of their topic, where they are handled as other records of it.
+
+    Each record is moved when it would start, in a transaction that also marks it as done.
+
+    \b
+      headway rules demote billing 0 --where "tenant = acme" --for 2h
+    """
+    new.apply(Demote(level))
+
+
+@rules.command()
+@_makes_rule
+@click.argument("weight", type=click.FloatRange(min=0, min_open=True))
+def weight(new: NewRule, weight: float) -> None:
+    """Give tenants a WEIGHT, as in: --where "tenant in (acme, umbrella)". For a rate of a tenant, see `rate`."""
+    new.apply(SetWeight(weight))
+
+
+@rules.command()
+@_makes_rule
+@click.argument("state", type=click.Choice(["open", "closed"]))
+def circuit(new: NewRule, state: str) -> None:
+    """Keep the circuit breaker of a handler open, so that one record at a time is tried, or keep it closed.
+
+    When the rule ends, the circuit breaker decides again.
+    """
+    new.apply(ForceCircuit(state == "open"))
+
+
 @rules.command("list")
 @click.argument("group", required=False)
 @json_option("rule")
@@ -197,7 +245,7 @@ def _row(rule: Rule) -> list[str]:
     return [
         rule.group,
         rule.id,
-        str(rule.action),
+        rule.does,
         rule.where or "all",
         local_time(rule.since),
         until,

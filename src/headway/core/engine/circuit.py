@@ -93,6 +93,7 @@ class Circuit:
         self._failing = 0
         self.is_open = False
         self.opened_with = (0, 0)  # the number of failing keys, and of all keys
+        self.forced: bool | None = None  # whether an operator keeps it open, or closed; None if nobody does
         self.closings = 0  # how often it has closed
         self.failures_since = -math.inf  # since when the failures count that have opened it last
         self._probe: set[Any] = set()  # the attempts of the running probe; if the probe is a batch, there are several
@@ -114,6 +115,14 @@ class Circuit:
         if self.is_open:
             self._probe, self._results = set(attempts), []
 
+    def force(self, is_open: bool | None, now: float) -> None:
+        """Keep the circuit open or closed from now on. With None, attempts decide again."""
+        self.forced = is_open
+        if is_open and not self.is_open:
+            self._open(now)
+        elif is_open is False and self.is_open:
+            self._close()
+
     def succeeded(self, key: Hashable, attempt: Any, now: float) -> None:
         """Record that an attempt at a record with this key succeeded."""
         if not self.is_open:
@@ -128,7 +137,11 @@ class Circuit:
         """
         if not self.is_open:
             self._note(key, True, now)
-            if self._failing >= self._bounds.least and self._failing >= self._bounds.failing * len(self._last):
+            if (
+                self.forced is not False
+                and self._failing >= self._bounds.least
+                and self._failing >= self._bounds.failing * len(self._last)
+            ):
                 self._open(now)
         elif attempt in self._probe:
             self._results.append(False)
@@ -148,7 +161,7 @@ class Circuit:
             self._good += 1
             self._wait = _FIRST_WAIT
             self._probe_at = now
-            if self._good >= _GOOD:
+            if self._good >= _GOOD and not self.forced:
                 self._close()
                 return True
             return False

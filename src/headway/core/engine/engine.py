@@ -700,6 +700,11 @@ class Engine(Generic[R]):
             for level, demand in zip(self._levels, self.demand(), strict=True)
         ]
 
+    def weigh_tenants(self, weight_of: Callable[[str], float | None]) -> None:
+        """Use other weights from now on for the tenants for which this function returns one, and not None."""
+        for tenants in self._tenants:
+            tenants.override(weight_of)
+
     def busiest_tenants(self, number: int) -> dict[str, float]:
         """Return the tenants that used the most handler time, and their seconds, in descending order."""
         return self._usage.busiest(number)

@@ -10,7 +10,7 @@ tenant gets its turn, however many new tenants arrive. A tenant without ready or
 level's virtual time has passed the tenant's, or when no tenant has ready or running attempts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush, heapreplace, nlargest
 from itertools import count
 from operator import itemgetter
@@ -69,10 +69,22 @@ class Tenants:
         usage: The handler time of tenants, to which all levels add.
     """
 
-    __slots__ = ("_accounts", "_average", "_busy", "_idle", "_orders", "_time", "_usage", "_waiting", "_weights")
+    __slots__ = (
+        "_accounts",
+        "_average",
+        "_busy",
+        "_idle",
+        "_orders",
+        "_override",
+        "_time",
+        "_usage",
+        "_waiting",
+        "_weights",
+    )
 
     def __init__(self, weights: Mapping[str, float], usage: Usage) -> None:
         self._weights = weights
+        self._override: Callable[[str], float | None] | None = None  # gives weights that are used instead
         self._usage = usage
         self._accounts: dict[str, Account] = {}
         self._time = 0.0  # the level's virtual time
@@ -89,11 +101,24 @@ class Tenants:
         """The tenants that are not forgotten, by name."""
         return self._accounts
 
+    def override(self, weight_of: Callable[[str], float | None]) -> None:
+        """Use other weights from now on for the tenants for which this function returns one."""
+        self._override = weight_of
+        for account in self._accounts.values():
+            weight = self._weight_of(account.name)
+            if account.ready:
+                self._waiting += weight - account.weight
+            account.weight = weight
+
+    def _weight_of(self, name: str) -> float:
+        weight = self._override(name) if self._override else None
+        return self._weights.get(name, 1.0) if weight is None else weight
+
     def join(self, name: str, attempts: int) -> Account:
         """Record that this many attempts of a tenant became ready, and return the tenant's account."""
         account = self._accounts.get(name)
         if account is None:
-            account = Account(name, self._weights.get(name, 1.0), self._time, self._average)
+            account = Account(name, self._weight_of(name), self._time, self._average)
             self._accounts[name] = account
         if not account.ready:
             self._busy += not account.running

@@ -88,7 +88,39 @@ class Release(msgspec.Struct, frozen=True, tag="release", tag_field="do", forbid
         return "release"
 
 
-Action = Hold | Drop | MakeDeadLetter | LimitRate | LimitConcurrency | RetryAs | Release
+class Demote(msgspec.Struct, frozen=True, tag="demote", tag_field="do", forbid_unknown_fields=True):
+    """Records of higher levels are moved to this level of their topic, in one transaction each."""
+
+    level: Annotated[int, msgspec.Meta(ge=0, lt=1000)]
+
+    def __str__(self) -> str:
+        return f"move to level {self.level}"
+
+
+class SetWeight(msgspec.Struct, frozen=True, tag="weight", tag_field="do", forbid_unknown_fields=True):
+    """The tenants that the selector chooses have this weight."""
+
+    weight: _Positive
+
+    def __str__(self) -> str:
+        return f"weight {self.weight:g}"
+
+
+class ForceCircuit(msgspec.Struct, frozen=True, tag="circuit", tag_field="do", forbid_unknown_fields=True):
+    """The circuit breaker of the handler stays open, so that one record at a time is tried, or stays closed."""
+
+    is_open: bool
+
+    def __str__(self) -> str:
+        return f"circuit {'open' if self.is_open else 'closed'}"
+
+
+Action = (
+    Hold | Drop | MakeDeadLetter | LimitRate | LimitConcurrency | RetryAs | Release | Demote | SetWeight | ForceCircuit
+)
+
+OF_MEMBERS = (Release, SetWeight, ForceCircuit)
+"""The actions that concern a member as a whole. They are not looked up for each record."""
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -127,19 +159,21 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     @property
     def does(self) -> str:
         """What the rule does, in a few words."""
-        match self.action:
-            case Hold(lets_pass):
-                return "hold, others pass" if lets_pass else "hold"
-            case Drop():
-                return "drop"
-            case MakeDeadLetter():
-                return "dead letter"
-            case LimitRate(per_second):
-                return f"{per_second:g}/s"
-            case LimitConcurrency(most):
-                return f"{most} at a time"
-            case RetryAs(delay, max_attempts):
-                return f"retry after {delay:g} s" + (f", {max_attempts} attempts" if max_attempts else "")
+        return str(self.action)
+
+    def check(self) -> None:
+        """Raise `ConfigError` if the selector is not valid, or cannot be used with this action."""
+        fields = self.selector.fields if self.selector else frozenset[str]()
+        if isinstance(self.action, SetWeight) and fields != {"tenant"}:
+            raise ConfigError(
+                f"The rule {self.id!r} sets a weight, so its selector must choose tenants, and by nothing else, as in: "
+                "tenant = acme."
+            )
+        if isinstance(self.action, ForceCircuit) and fields:
+            raise ConfigError(
+                f"The rule {self.id!r} is for the circuit of the handler, which all records share, so it cannot have a "
+                "selector."
+            )
 
     def encode(self) -> bytes:
         """Encode the rule for its topic."""
@@ -172,7 +206,7 @@ def read_rule(key: str, value: bytes) -> Rule:
     if rule.key != key:
         raise UnreadableError(f"The rule {key[:200]!r} cannot be used: its record has the key of another rule.")
     try:
-        _ = rule.selector
+        rule.check()
     except ConfigError as error:
         raise UnreadableError(f"The rule {key[:200]!r} cannot be used: {error}") from error
     return rule

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from headway.core.rules.rule import Rule
+from headway.core.rules.rule import OF_MEMBERS, Rule
 from headway.core.selectors.conditions import Constant, FieldValue, ValueOf
+from headway.core.selectors.parser import TIME_FIELDS
 from headway.core.selectors.selector import Selector
 
 # The fields by which rules are looked up, most selective first. A header is as selective as a tenant.
@@ -37,6 +38,8 @@ class RuleBook:
         self._others: list[_ParsedRule] = []
         fields = set[str]()
         for rule in self.rules:
+            if isinstance(rule.action, OF_MEMBERS):
+                continue
             selector = rule.selector
             fields.update(selector.fields if selector else ())
             self._add(_ParsedRule(rule, selector))
@@ -47,15 +50,23 @@ class RuleBook:
         """Return whether there are any rules."""
         return bool(self.rules)
 
+    @property
+    def values(self) -> Mapping[str, Mapping[FieldValue, object]] | None:
+        """For each field by which all rules are looked up, the values that they require. None if others exist.
+
+        A rule can only apply to a record that has one of these values.
+        """
+        return None if self._others else self._by_value
+
     def find(self, value_of: ValueOf) -> Sequence[Rule]:
-        """Return the rules that apply to a record, in the order in which they were made."""
-        found = [parsed for parsed in self._others if parsed.selector is None or parsed.selector.matches(value_of)]
+        """Return the rules that apply to a record, in the order in which they were made.
+
+        Rules for members, such as those for circuits, apply to no record.
+        """
+        candidates = list(self._others)
         for field, by_value in self._by_value.items():
-            found += [
-                parsed
-                for parsed in by_value.get(value_of(field), ())
-                if parsed.selector is None or parsed.selector.matches(value_of)
-            ]
+            candidates += by_value.get(value_of(field), ())
+        found = [parsed for parsed in candidates if parsed.selector is None or parsed.selector.matches(value_of)]
         if len(found) > 1:
             found.sort(key=lambda parsed: (parsed.rule.since, parsed.rule.id))
         return [parsed.rule for parsed in found]
@@ -66,7 +77,8 @@ class RuleBook:
 
     def _add(self, parsed: _ParsedRule) -> None:
         equalities: Mapping[str, Constant] = parsed.selector.equalities if parsed.selector else {}
-        field = min(equalities, key=_selectivity, default=None)
+        # A record's age changes while it waits, so it is compared and not looked up.
+        field = min(equalities.keys() - TIME_FIELDS, key=_selectivity, default=None)
         if field is None:
             self._others.append(parsed)
             return

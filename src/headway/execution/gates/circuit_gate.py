@@ -47,6 +47,10 @@ class CircuitGate(Gate):
             return False
         return failure.at >= self._circuit.failures_since and may_concern_all(outcome.error, outcome.verdict)
 
+    def force(self, is_open: bool | None, now: float) -> None:
+        """Keep the circuit open or closed from now on. With None, attempts decide again."""
+        self._circuit.force(is_open, now)
+
     def slots(self, slots: int) -> int:
         """Return 1 while the circuit is open.
 
@@ -112,7 +116,10 @@ class CircuitGate(Gate):
                 return
             self._logged_open = is_open
             error, self._last_error = self._last_error, None
-        if is_open:
+            forced = self._circuit.forced
+        if forced is not None:
+            log.warning("The circuit breaker is %s, because of a rule.", "open" if is_open else "closed")
+        elif is_open:
             failed, keys = self._circuit.opened_with
             last = f" The last failure: {description_of(failure_behind(error))}" if error else ""
             log.warning(

@@ -8,21 +8,32 @@ them meets the new rules before it starts.
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-from headway.core.engine.attempt import FinalOutcome, TenantAttempt
+from headway.core.engine.attempt import FinalOutcome
 from headway.core.engine.engine import Engine
-from headway.core.retry import Again, GiveUp, Verdict
-from headway.core.rules.rule import Drop, Hold, LimitConcurrency, LimitRate, MakeDeadLetter, Release, RetryAs, Rule
+from headway.core.levels.naming import level_topic
+from headway.core.retry import Again, GiveUp, Move, Verdict
+from headway.core.rules.rule import (
+    Action,
+    Demote,
+    Drop,
+    Hold,
+    LimitConcurrency,
+    LimitRate,
+    MakeDeadLetter,
+    RetryAs,
+    Rule,
+)
 from headway.core.rules.rule_book import RuleBook
 from headway.core.rules.start_times import StartTimes
 from headway.core.selectors.conditions import FieldValue
-from headway.core.selectors.parser import HEADER
-from headway.core.user_errors import class_name
 from headway.errors import RuleError
-from headway.execution.context import wall_time
 from headway.execution.gate import Gate
+from headway.execution.gates.attempt_fields import AttemptFields, field_reader
+from headway.execution.gates.circuit_gate import CircuitGate
+from headway.execution.gates.member_rules import MemberRules
 from headway.execution.jobs import Job, RecordAttempt
 from headway.records.record_types import ConsumerRecord
 
@@ -44,12 +55,19 @@ class RulesGate(Gate):
         engine: The engine, which parks the records that must wait.
         has_dead_letters: True if there is a topic for dead letters. Otherwise, records that a rule makes dead letters
             are held.
+        circuit: The circuit breaker of the handler, if there is one.
     """
 
-    def __init__(self, engine: Engine[ConsumerRecord], *, has_dead_letters: bool) -> None:
+    def __init__(
+        self, engine: Engine[ConsumerRecord], *, has_dead_letters: bool, circuit: CircuitGate | None = None
+    ) -> None:
         self._engine = engine
+        self._member = MemberRules(engine, circuit)
         self._has_dead_letters = has_dead_letters
         self._book = RuleBook()
+        # How to read each field by which all rules are looked up, and the values that the rules require. None if some
+        # rules are not looked up in this way.
+        self._required: list[tuple[Callable[[RecordAttempt], FieldValue], Container[FieldValue]]] | None = []
         self._parked: dict[str, dict[RecordAttempt, None]] = {}  # by the rule's id, in the order of parking
         self._parked_under: dict[RecordAttempt, str] = {}  # the id of the rule that has parked each attempt
         self._prune_at = _PRUNE_AT
@@ -61,14 +79,14 @@ class RulesGate(Gate):
         self._admitted: list[RecordAttempt] = []  # counted attempts of the job that was admitted last
         self._ended: Counter[str] = Counter()  # records that were ended by rules and not logged yet, by the rule's id
         self._dropped = 0
-        self._releases: Sequence[Rule] = []  # the rules that have released records already
-        self._released: Counter[str] = Counter()  # records that were released and not logged yet, by the rule's id
         self._log_at = -math.inf
         self._changes_wait = False
 
     def use(self, book: RuleBook, now: float) -> None:
         """Apply these rules from now on. The caller holds the lock of the dispatch."""
         self._book = book
+        values = book.values
+        self._required = None if values is None else [(field_reader(field), each) for field, each in values.items()]
         rates = {rule.id: rule.action.per_second for rule in book.rules if isinstance(rule.action, LimitRate)}
         self._rates = {
             id_: known if (known := self._rates.get(id_)) and known.limit == limit else StartTimes(limit)
@@ -76,29 +94,20 @@ class RulesGate(Gate):
         }
         self._apply_shares()
         self._let_go(list(self._parked), now)
-        releases = [rule for rule in book.rules if isinstance(rule.action, Release)]
-        for rule in releases:
-            if rule not in self._releases:
-                self._release(rule, now)
-        self._releases = releases
-
-    def _release(self, rule: Rule, now: float) -> None:
-        selector = rule.selector
-        chosen = [
-            attempt
-            for attempt in self._engine.kept()
-            if selector is None or selector.matches(_Fields(attempt, now).value_of)
-        ]
-        self._released[rule.id] += self._engine.release_kept(chosen, now)
+        self._member.use(book, now)
 
     # Before a start
 
     def admit(self, job: Job, now: float) -> Job:
         """Return the attempts that the rules let start. The others are parked, or have an outcome."""
-        self._count_off(self._admitted)  # a later gate did not admit these
-        self._admitted = []
-        for attempt in job:
-            self._forget_parked(attempt)  # its time has come
+        if self._admitted:
+            self._count_off(self._admitted)  # a later gate did not admit these
+            self._admitted = []
+        if self._parked_under:
+            for attempt in job:
+                self._forget_parked(attempt)  # its time has come
+        if self._required is not None and not any(map(self._has_required_value, job)):
+            return job  # most records take this path
         admitted = [attempt for attempt in job if attempt.outcome or self._may_start_now(attempt, now)]
         return job if len(admitted) == len(job) else admitted
 
@@ -114,12 +123,19 @@ class RulesGate(Gate):
         changes, self._changes_wait = self._changes_wait, False
         return changes
 
+    def _has_required_value(self, attempt: RecordAttempt) -> bool:
+        """Return whether an attempt has a value that some rule requires."""
+        for read, values in self._required or ():  # noqa: SIM110 - a generator takes twice the time
+            if read(attempt) in values:
+                return True
+        return False
+
     def _may_start_now(self, attempt: RecordAttempt, now: float) -> bool:
-        rules = self._book.find(_Fields(attempt, now).value_of)
+        rules = self._book.find(AttemptFields(attempt, now).value_of)
         if not rules:
             return True
         for rule in reversed(rules):
-            if isinstance(rule.action, Hold | Drop | MakeDeadLetter):
+            if isinstance(rule.action, Hold | Drop | MakeDeadLetter) or _demotes(rule.action, attempt):
                 self._stop(attempt, rule, now)
                 return False
         return self._is_within_limits(attempt, rules, now)
@@ -132,9 +148,14 @@ class RulesGate(Gate):
         error = RuleError(
             f"The rule {rule.id} of the group {rule.group} ended the record before it was started{_why(rule)}."
         )
-        is_dropped = isinstance(action, Drop)
-        attempt.outcome = FinalOutcome(error, None if is_dropped else GiveUp(f"the rule {rule.id} applies to it"))
-        self._dropped += is_dropped
+        reason = f"the rule {rule.id} applies to it"
+        if isinstance(action, Drop):
+            attempt.outcome = FinalOutcome(error, None)
+            self._dropped += 1
+        elif isinstance(action, Demote):
+            attempt.outcome = FinalOutcome(error, Move(level_topic(attempt.partition.topic, action.level), reason))
+        else:
+            attempt.outcome = FinalOutcome(error, GiveUp(reason))
         self._ended[rule.id] += 1
 
     def _is_within_limits(self, attempt: RecordAttempt, rules: Sequence[Rule], now: float) -> bool:
@@ -166,7 +187,7 @@ class RulesGate(Gate):
         """Replace the verdict on a failed attempt if a rule changes how its record is retried."""
         if not isinstance(verdict, Again) and not (isinstance(verdict, GiveUp) and verdict.tried_out):
             return verdict
-        rules = self._book.find(_Fields(attempt, now, error).value_of)
+        rules = self._book.find(AttemptFields(attempt, now, error).value_of)
         action = next((rule.action for rule in reversed(rules) if isinstance(rule.action, RetryAs)), None)
         if action is None or (isinstance(verdict, Again) and verdict.untried):
             return verdict
@@ -251,10 +272,7 @@ class RulesGate(Gate):
 
     def log(self, now: float, *, at_end: bool = False) -> None:
         """Log how many records the rules have released, and at most every 10 seconds how many they have ended."""
-        if self._released:
-            released, self._released = self._released, Counter()
-            for id_, count in released.items():
-                log.info("The rule %s lets %d held records start again.", id_, count)
+        self._member.log()
         if self._ended and (at_end or now >= self._log_at):
             self._log_at = now + _LOG_EVERY
             ended, self._ended = self._ended, Counter()
@@ -267,50 +285,15 @@ class RulesGate(Gate):
         return {"held": len(self._parked_under), "dropped": self._dropped, "held_by_rule": held_by_rule}
 
 
-class _Fields:
-    """The fields of an attempt that selectors compare."""
+def _demotes(action: Action, attempt: RecordAttempt) -> bool:
+    """Return whether an action moves a record to a lower level.
 
-    __slots__ = ("_attempt", "_error", "_now")
-
-    def __init__(self, attempt: RecordAttempt, now: float, error: BaseException | None = None) -> None:
-        self._attempt = attempt
-        self._now = now
-        self._error = error
-
-    def value_of(self, field: str) -> FieldValue:
-        attempt = self._attempt
-        if field == "key":
-            return attempt.record.raw_key
-        if field == "tenant":
-            return attempt.tenant if isinstance(attempt, TenantAttempt) else None
-        if field.startswith(HEADER):
-            return self._header(field[len(HEADER) :])
-        return self._other(field)
-
-    def _header(self, name: str) -> FieldValue:
-        value = next((value for header, value in self._attempt.record.headers if header == name), None)
-        return value.encode() if isinstance(value, str) else value
-
-    def _other(self, field: str) -> FieldValue:
-        read = _READ.get(field)
-        if read is not None:
-            return read(self._attempt)
-        if field == "error":
-            error = self._error or (self._attempt.failure and self._attempt.failure.error)
-            return class_name(type(error)) if error else None
-        timestamp = self._attempt.record.timestamp
-        if field != "age" or timestamp < 0:
-            return None
-        return max(0.0, wall_time(self._now) - timestamp / 1000)
-
-
-_READ: Mapping[str, Callable[[RecordAttempt], FieldValue]] = {
-    "topic": lambda attempt: attempt.partition.topic,
-    "level": lambda attempt: attempt.partition.level,
-    "partition": lambda attempt: attempt.partition.partition,
-    "offset": lambda attempt: attempt.offset,
-    "attempts": lambda attempt: attempt.number - 1,
-}
+    A topic without levels, or one that has its level from a mapping, has no lower level to which it could be moved.
+    """
+    if not isinstance(action, Demote):
+        return False
+    topic, level = attempt.partition.topic, attempt.level
+    return level > action.level and attempt.record.kafka_topic == level_topic(topic, level)
 
 
 def _why(rule: Rule) -> str:
