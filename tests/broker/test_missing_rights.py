@@ -36,6 +36,7 @@ from headway.delay.topic_names import TopicNames
 from headway.delay.topics import create_topics
 from headway.errors import AuthorizationError, DeliveryRefusedError, FetchRefusedError, HeadwayError
 from headway.kafka.admin import Admin
+from headway.rules import Drop, Rule, Rules
 from tests.broker.delay_cluster import LADDER, QUICK, DelayCluster, wait_until
 
 pytestmark = pytest.mark.kafka
@@ -420,6 +421,32 @@ def test_a_run_without_a_right_from_the_start_ends_with_it(missing: Grant, user:
         consumer.run(lambda record, context: None)
     assert after(began) < SOON
     assert user.sentence(missing) in str(said.value)
+
+
+@pytest.mark.slow
+def test_a_member_that_may_not_read_the_rules_says_so_handles_its_records_and_follows_the_rules_when_it_may(
+    user: User, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create(f"{user.name}-0")
+    user.grant(*READS.values())
+    handled: Counter[bytes] = Counter()
+
+    def handle(record: Any, context: Any) -> None:
+        handled[record.value] += 1
+
+    with Rules(cluster.config) as rules:
+        rules.set(Rule("drop-b", f"{user.name}-0", Drop(), "key = b"))
+    consumer = parallel(user, steered=True)
+    with caplog.at_level(logging.WARNING, "headway"), running(consumer, lambda: consumer.run(handle)):
+        cluster.put(f"{user.name}-0", b"b", b"before", [])
+        wait_until(lambda: handled[b"before"] == 1)
+        assert any("continues with the rules that it knows" in each for each in caplog.messages)
+        assert any("headway-rules" in each for each in caplog.messages)
+        user.grant(Grant("Read", "Topic", "headway-rules"))
+        time.sleep(11)  # it tries again every 10 s
+        cluster.put(f"{user.name}-0", b"b", b"after", [])
+        wait_until(lambda: consumer.metrics().dropped == 1)
+    assert handled == {b"before": 1}
 
 
 @pytest.mark.slow
