@@ -9,12 +9,17 @@
 The members of the group must run with `steered=True`. `headway waiting` is the command for the same.
 """
 
+import logging
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from headway.core.levels.naming import is_topic_or_level, level_group, level_topic
 from headway.core.offsets.commit_metadata import read_metadata
@@ -36,22 +41,35 @@ from headway.core.waiting.requests import (
     in_requests,
     read_message,
 )
-from headway.errors import ConfigError, KafkaError, UnreadableError
+from headway.errors import ConfigError, HeadwayError, KafkaError, UnreadableError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.kafka.reading.requests_topic import RequestMessages
-from headway.records.record_types import Header, Message, headers_of
+from headway.parallel.consumer import ParallelConsumer
+from headway.records.record_types import ConsumerRecord, Header, Message, headers_of
+from headway.rules import Hold, Rule, Rules
 from headway.runtime.lifecycle import Closable
 from headway.settings.config import Config
 from headway.settings.connection_settings import connection_of
 
+log = logging.getLogger(__name__)
+
 __all__ = ["Fate", "RecordFate", "UnfinishedRecord", "WaitingRecords"]
 
 _ASK_AGAIN_AFTER = 1.0  # how long an asker waits for an answer before it asks again, in seconds
+_HELD = "held-"  # the beginning of the ids of rules that hold single records
+_MOST_IN_A_RULE = 150  # offsets; a selector has at most 4,000 characters
+_held_records = re.compile(
+    r"topic = '([\w.-]+)' and level = (\d+) and partition = (\d+) and offset in \(([\d, ]+)\)"
+).fullmatch
 _EXPLAINED_WITHIN = 3.0  # how long members have to say why records wait, in seconds
+
+
+RecordPlace = tuple[str, int, int]
+"""The Kafka topic, the partition and the offset of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +86,6 @@ class UnfinishedRecord:
         headers: Its headers.
         timestamp: Its timestamp in milliseconds since the epoch.
         attempts: How many attempts have failed, as of the group's last commit.
-        earlier: The lowest offset of a record with the same key that waits before it, or None.
     """
 
     topic: str
@@ -80,10 +97,9 @@ class UnfinishedRecord:
     headers: Sequence[Header] = field(repr=False)
     timestamp: int
     attempts: int
-    earlier: int | None = None
 
     @property
-    def place(self) -> tuple[str, int, int]:
+    def place(self) -> RecordPlace:
         """The Kafka topic, the partition and the offset."""
         return self.topic, self.partition, self.offset
 
@@ -114,7 +130,8 @@ class WaitingRecords(Closable):
     """Lists and edits the records of a topic that a group has not finished.
 
     An edit is carried out by the member that owns the record's partition, in one transaction with the offset, so each
-    record is handled, moved or dropped once, even if that member dies.
+    record is handled, moved or dropped once, even if that member dies. If the group has no members, this process
+    becomes one for as long as the edit takes. It handles no records.
 
     Args:
         config: The connection's settings.
@@ -160,20 +177,25 @@ class WaitingRecords(Closable):
         selector is not valid, and `KafkaError` if Kafka does not answer.
         """
         chooses = _chooser(offsets, key, Selector.parse(where) if where else None, older_than)
-        last = None if offsets is None else max(offsets, default=-1)
         found: list[UnfinishedRecord] = []
         for log in self._logs(level, partition):
-            for record in self._read(log, last):
+            for record in self._read(log, log.ranges if offsets is None else _only(log.ranges, offsets)):
                 if len(found) >= limit:
                     return found
                 if chooses(record):
                     found.append(record)
         return found
 
-    def why(self, records: Sequence[UnfinishedRecord]) -> dict[tuple[str, int, int], RecordFate]:
+    def why(self, records: Sequence[UnfinishedRecord]) -> dict[RecordPlace, RecordFate]:
         """Ask the members why records wait. Records without an answer are left out, because no member has them."""
         fates = self._ask(Edit.LOOK, records, "", "", False, _EXPLAINED_WITHIN, None)
-        return {(fate.topic, fate.partition, fate.offset): fate for fate in fates}
+        found = {(fate.topic, fate.partition, fate.offset): fate for fate in fates}
+        with Rules(self._config) as rules:
+            for rule, place, offsets in self._held(rules):
+                for record in records:
+                    if (record.level, record.partition) == place and record.offset in offsets:
+                        found[record.place] = RecordFate(*record.place, Fate.HELD, f"by the rule {rule.id}")
+        return found
 
     # Edits
 
@@ -224,6 +246,76 @@ class WaitingRecords(Closable):
         """Move records to a lower level, by default the next one. The options are those of `move`."""
         return self._to_levels(records, lambda own: own - 1 if level is None else level, options)
 
+    def next(
+        self,
+        records: Sequence[UnfinishedRecord],
+        *,
+        why: str = "",
+        timeout: float = 30.0,
+        on_fate: OnFate | None = None,
+    ) -> list[RecordFate]:
+        """Let records start before all other records of their partitions. Earlier records of their keys come first.
+
+        This works for records that a member has fetched; the fate of others is `UNREAD`. It lasts until the partition
+        gets another owner. The rest is as for `drop`.
+        """
+        return self._ask(Edit.NEXT, records, "", why, False, timeout, on_fate)
+
+    # Holding
+
+    def hold(
+        self, records: Sequence[UnfinishedRecord], *, lets_pass: bool = False, why: str = "", lasts: float | None = None
+    ) -> list[Rule]:
+        """Keep records from starting until they are released, or for `lasts` seconds. Returns the rules for that.
+
+        A held record is not done and takes no slot. Later records of its key wait for it, unless `lets_pass` is True.
+        It stays held if its partition gets another owner, because a rule of the group names it. A record that is
+        running continues. Raises `KafkaError` if the rules cannot be stored.
+        """
+        now = int(time.time() * 1000)
+        until = None if lasts is None else now + int(lasts * 1000)
+        stored = []
+        with Rules(self._config) as rules:
+            for (level, partition), offsets in self._by_partition(records).items():
+                for start in range(0, len(offsets), _MOST_IN_A_RULE):
+                    where = self._where(level, partition, offsets[start : start + _MOST_IN_A_RULE])
+                    id_ = f"{_HELD}{uuid.uuid4().hex[:6]}"
+                    rule = Rule(id_, self._group, Hold(lets_pass), where, self._by, why[:1000], now, until)
+                    stored.append(rules.set(rule))
+        return stored
+
+    def release(self, records: Sequence[UnfinishedRecord]) -> int:
+        """Let held records start. Returns how many of these records were held by `hold`."""
+        chosen = {place: set(offsets) for place, offsets in self._by_partition(records).items()}
+        count = 0
+        with Rules(self._config) as rules:
+            for rule, place, offsets in self._held(rules):
+                if gone := set(offsets) & chosen.get(place, set()):
+                    count += len(gone)
+                    left = [offset for offset in offsets if offset not in gone]
+                    if left:
+                        rules.set(msgspec.structs.replace(rule, where=self._where(*place, left)))
+                    else:
+                        rules.end(self._group, rule.id)
+        return count
+
+    def _by_partition(self, records: Iterable[UnfinishedRecord]) -> dict[tuple[int, int], list[int]]:
+        found: dict[tuple[int, int], list[int]] = {}
+        for record in records:
+            found.setdefault((record.level, record.partition), []).append(record.offset)
+        return {place: sorted(offsets) for place, offsets in found.items()}
+
+    def _where(self, level: int, partition: int, offsets: Sequence[int]) -> str:
+        numbers = ", ".join(map(str, offsets))
+        return f"topic = '{self._topic}' and level = {level} and partition = {partition} and offset in ({numbers})"
+
+    def _held(self, rules: Rules) -> Iterator[tuple[Rule, tuple[int, int], list[int]]]:
+        """Yield the rules that hold records of this topic, each with a level, a partition and the offsets."""
+        for rule in rules.all(self._group):
+            found = _held_records(rule.where)
+            if rule.id.startswith(_HELD) and found and found[1] == self._topic:
+                yield rule, (int(found[2]), int(found[3])), [int(each) for each in found[4].split(", ")]
+
     def _to_levels(
         self, records: Sequence[UnfinishedRecord], level_of: Callable[[int], int], options: dict[str, Any]
     ) -> list[RecordFate]:
@@ -255,16 +347,49 @@ class WaitingRecords(Closable):
         deadline = time.monotonic() + timeout
         until = int((time.time() + timeout) * 1000)
         chosen = {record.place for record in records}
-        places = [Place(*record.place, _not_chosen(record, chosen)) for record in records]
+        earlier = self._earlier(records) if edit is Edit.MOVE and not break_order else {}
+        places = [Place(*place, earlier.get(place)) for place in chosen]
         requests = [
             EditRequest(uuid.uuid4().hex, self._group, edit, some, until, to, self._by, why[:1000], break_order)
             for some in in_requests(places)
         ]
         messages = RequestMessages(self._config)
         try:
-            return _Asking(requests, chosen, self._send, on_fate).answers(messages, deadline)
+            with self._stand_in(edit):
+                return _Asking(requests, chosen, self._send, on_fate).answers(messages, deadline)
         finally:
             messages.close()
+
+    @contextmanager
+    def _stand_in(self, edit: Edit) -> Iterator[None]:
+        """Be a member of the group if it has none, so that an edit is carried out. This member handles no records."""
+        is_needed = edit in (Edit.DROP, Edit.MOVE) and not any(
+            self._inspector(group).member_count() for group in {source.group for source in self._sources}
+        )
+        if not is_needed:
+            yield
+            return
+        member = self._make_member()
+        member.pause()
+        thread = threading.Thread(target=_run, args=(member,), name="headway-stand-in", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            member.close(drain=False)
+            thread.join()
+
+    def _make_member(self) -> ParallelConsumer:
+        # A partition without a commit is left alone, because only the handlers' settings say where it begins.
+        config: dict[str, Any] = {**self._config, "group.id": self._group, "auto.offset.reset": "error"}
+        levels = 1 + max(source.level for source in self._sources)
+        is_plain = self._sources[0].topic == self._topic
+        if not is_plain or levels > 1:
+            config["levels"] = levels
+            config["group.per.level"] = self._sources[0].group != self._group
+        member = ParallelConsumer(config, steered=True, commit_mode="transactional")
+        member.subscribe({self._topic: self._sources[0].level} if is_plain and levels > 1 else self._topic)
+        return member
 
     def _send(self, requests: Iterable[EditRequest]) -> None:
         refused: list[Any] = []
@@ -338,16 +463,28 @@ class WaitingRecords(Closable):
                 source, place[1], [each for each in left if each], metadata.trailer.tried if metadata.trailer else {}
             )
 
-    def _read(self, log: _Log, last: int | None) -> Iterator[UnfinishedRecord]:
-        """Yield the records of a partition that are not done, up to the offset `last` if it is given."""
+    def _read(self, log: _Log, ranges: Sequence[range]) -> Iterator[UnfinishedRecord]:
         inspector, place = self._inspector(log.source.group), (log.source.topic, log.partition)
-        first_of_key: dict[bytes | None, int] = {}
-        for offsets in log.ranges:
-            stop = offsets.stop if last is None else min(offsets.stop, last + 1)
-            for message in inspector.read(place, offsets.start, stop):
-                record = _record(message, log)
-                yield replace(record, earlier=first_of_key.get(record.key))
-                first_of_key.setdefault(record.key, record.offset)
+        for offsets in ranges:
+            for message in inspector.read(place, offsets.start, offsets.stop):
+                yield _record(message, log)
+
+    def _earlier(self, records: Sequence[UnfinishedRecord]) -> dict[RecordPlace, int]:
+        """Return the offset of the first other record of the same key that waits before a record, if there is one.
+
+        This reads all records before them that are not done.
+        """
+        found: dict[RecordPlace, int] = {}
+        for level, partition in {(record.level, record.partition) for record in records}:
+            chosen = {each.offset: each for each in records if (each.level, each.partition) == (level, partition)}
+            for log in self._logs(level, partition):
+                first_of_key: dict[bytes | None, int] = {}
+                for record in self._read(log, _only(log.ranges, range(max(chosen) + 1))):
+                    if record.offset not in chosen:
+                        first_of_key.setdefault(record.key, record.offset)
+                    elif (first := first_of_key.get(record.key)) is not None:
+                        found[record.place] = first
+        return found
 
 
 class _Asking:
@@ -356,7 +493,7 @@ class _Asking:
     def __init__(
         self,
         requests: Sequence[EditRequest],
-        records: Collection[tuple[str, int, int]],
+        records: Collection[RecordPlace],
         send: Callable[[Iterable[EditRequest]], None],
         on_fate: OnFate | None,
     ) -> None:
@@ -364,7 +501,7 @@ class _Asking:
         self._undecided = set(records)
         self._send = send
         self._on_fate = on_fate
-        self._fates: dict[tuple[str, int, int], RecordFate] = {}
+        self._fates: dict[RecordPlace, RecordFate] = {}
 
     def answers(self, messages: RequestMessages, deadline: float) -> list[RecordFate]:
         """Ask, and ask again, until each record is decided or the time is over."""
@@ -402,9 +539,35 @@ class _Asking:
                 self._on_fate(fate)
 
 
-def _not_chosen(record: UnfinishedRecord, chosen: Collection[tuple[str, int, int]]) -> int | None:
-    earlier = record.earlier
-    return None if earlier is None or (record.topic, record.partition, earlier) in chosen else earlier
+def _run(member: ParallelConsumer) -> None:
+    """Run a member that is paused, so it handles no records."""
+    try:
+        member.run(_handle_nothing)
+    except HeadwayError as error:
+        log.warning("This process could not carry out the edits as a member of the group: %s", error)
+
+
+def _handle_nothing(record: ConsumerRecord) -> None:
+    raise HeadwayError("This member must not handle records.")
+
+
+def _only(ranges: Iterable[range], offsets: Collection[int]) -> list[range]:
+    """Return the parts of the ranges that have these offsets.
+
+    >>> _only([range(0, 5), range(7, 20)], [3, 4, 6, 8, 9])
+    [range(3, 5), range(8, 10)]
+    """
+    if isinstance(offsets, range) and offsets.step == 1:
+        parts = [range(max(each.start, offsets.start), min(each.stop, offsets.stop)) for each in ranges]
+        return [each for each in parts if each]
+    found: list[range] = []
+    for each in ranges:
+        for offset in sorted(offset for offset in set(offsets) if offset in each):
+            if found and found[-1].stop == offset and offset != each.start:
+                found[-1] = range(found[-1].start, offset + 1)
+            else:
+                found.append(range(offset, offset + 1))
+    return found
 
 
 def _level_of(group: str, base: str) -> int:

@@ -42,7 +42,7 @@ ALLOWED = {
     "pipelines": {"settings"},
     "calls": {"core", "delay", "errors", "kafka", "priority", "records", "runtime", "settings"},
     "rules": {"core", "errors", "kafka", "runtime", "settings"},
-    "waiting": {"core", "errors", "kafka", "records", "runtime", "settings"},
+    "waiting": {"core", "errors", "kafka", "parallel", "records", "rules", "runtime", "settings"},
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"tracing", "workers"}
     | _BASE,

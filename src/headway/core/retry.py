@@ -83,7 +83,8 @@ class Move(NamedTuple):
 
     topic: str
     reason: str
-    answer: Any = None  # a further output that is stored in the same transaction, or None
+    request: str = ""  # the id of the operator's request, if there is one
+    answer: Any = None  # the answer to the request, an output that is stored in the same transaction
 
 
 Verdict = Again | GiveUp | Later | KeepInPlace

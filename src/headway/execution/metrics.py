@@ -26,7 +26,7 @@ class ParallelMetrics:
         deleted_unread: Offsets that were deleted before this consumer read them, by retention or by a user.
         held: Records that were fetched and that a rule keeps from starting now.
         held_failures: Records that have failed for good and are held in their place, because of `Retries(then="hold")`.
-        dropped: Records that a rule has dropped.
+        dropped: Records that a rule or an operator has dropped.
         moved: Records that were moved to other topics, without a call of the handler.
         skipped: Records that were skipped for a newer record of their key, because of `latest_only`.
         held_by_rule: For each rule in force, by its id, how many records it keeps from starting now.

@@ -188,6 +188,7 @@ class ParallelConsumer:
             control.watchers += (held,)
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
         rules = requests = None
+        self._edits: Edits | None = None
         if checked.steered:
             connection = connection_of(settings.kafka)
             rules = RulesFollower(
@@ -200,7 +201,7 @@ class ParallelConsumer:
                 has_tenants=tenancy is not None,
             )
             member = f"{settings.kafka.get('client.id') or 'headway'}@{platform.node()}"
-            edits = Edits(connection, settings.group, member, dispatch, self._levels)
+            edits = self._edits = Edits(connection, settings.group, member, dispatch, self._levels)
             requests = RequestsFollower(connection, edits, self.request_commit)
         self._run = Run(
             self._parts,
@@ -522,10 +523,12 @@ class ParallelConsumer:
         """Return the current metrics, such as the numbers of records that are done, running and waiting."""
         self._check_process()
         refused = next((level.client.refused for level in self._levels if level.client.refused), None)
+        metrics = self._dispatch.metrics()
         return replace(
-            self._dispatch.metrics(),
+            metrics,
             refused=refused or self._commits.refused,
             moved=self._parts.moved,
+            dropped=metrics.dropped + (self._edits.dropped if self._edits else 0),
             deleted_unread=sum(sum(level.membership.deleted_unread.values()) for level in self._levels),
         )
 

@@ -86,6 +86,7 @@ class RecordMoves:
         """
         with self._lock:
             if self._transactions is None and self._making is None and not self._closed and self._pause.is_over():
+                self._refusal = None
                 self._making = in_background(self._prepare)
             return self._refusal
 

@@ -74,7 +74,7 @@ class RequestsFollower:
             self._answers.close(0.0)
 
     def _follow_topic(self) -> None:
-        messages = RequestMessages(self._config)
+        messages = RequestMessages(self._config, uncommitted_too=True)
         try:
             while not self._ended.is_set():
                 if (message := messages.take()) is not None:
@@ -99,7 +99,7 @@ class RequestsFollower:
         for request in waiting:
             if request.until < time.time() * 1000:
                 continue
-            if request.edit is Edit.LOOK or (self._moves is not None and self._moves.is_in_use):
+            if request.edit in (Edit.LOOK, Edit.NEXT) or (self._moves is not None and self._moves.is_in_use):
                 self._carry_out(request)
             elif self._moves is not None and (refusal := self._moves.request_transactions()):
                 self._answer(self._edits.refuse(request, f"this member cannot write in transactions: {refusal}"))
@@ -113,7 +113,7 @@ class RequestsFollower:
             answer = self._edits.refuse(request, str(error))
         if answer is not None:
             self._answer(answer)
-        if request.edit is not Edit.LOOK:
+        if request.edit in (Edit.DROP, Edit.MOVE):
             self._request_commit()
 
     def _answer(self, answer: EditAnswer) -> None:

@@ -344,6 +344,9 @@ class RunParts:
 
     def _make_moves(self, letter_topic: LetterTopic | None) -> RecordMoves:
         def make() -> tuple[ProducerClient, Transactions]:
+            if self._settings.kafka.get("isolation.level", "read_committed") != "read_committed":
+                # The next owner of a partition would not wait for the offsets in an open transaction.
+                raise ConfigError("Records can be moved only in transactions. Remove isolation.level.")
             # Settings of the handler's outputs, such as `acks`, might not be possible with transactions.
             settings, connection = OutputSettings.parse({}), self._connection()
             client = producer_for(settings, connection, self._transactional_id(), most_bytes(self._settings.kafka))

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from headway import ConsumerRecord, Context, cli
-from headway.waiting import Fate, WaitingRecords
+from headway.waiting import Fate, RecordFate, WaitingRecords
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import OFTEN, Member, consumer, read, send, topic_of, wait_for
 
@@ -40,6 +40,11 @@ class Blocked:
         self.go_on.wait(60)
         self.handled[record.key, record.offset] += 1
 
+    def close(self) -> None:
+        self.go_on.set()
+        for member in self.members:
+            member.stop(drain=False)
+
     def send(self, *keys: str) -> None:
         send(self.cluster, self.topic, [(key, f"value of {key}") for key in keys])
 
@@ -48,9 +53,7 @@ class Blocked:
 def group(kafka_cluster: Cluster) -> Iterator[Blocked]:
     group = Blocked(kafka_cluster)
     yield group
-    group.go_on.set()
-    for member in group.members:
-        member.stop(drain=False)
+    group.close()
 
 
 @pytest.fixture
@@ -115,7 +118,7 @@ def test_operators_list_drop_and_move_by_the_command(group: Blocked) -> None:
     assert "1 record would be dropped" in run(group, "drop", *chosen, "--key", "b", "--dry-run")
     assert "1 record of 1 dropped" in run(group, "drop", *chosen, "--key", "b")
     assert "no such record waits" in run(group, "drop", *chosen, "--key", "b", code=1).lower()
-    moved = run(group, "move", *chosen, "--to", group.other, "--where", "key in (a, c)", "--timeout", "1s", code=1)
+    moved = run(group, "move", *chosen, "--to", group.other, "--where", "key in (a, c)", "--timeout", "6s", code=1)
     assert f"{group.topic} 0:0: running" in moved
     assert f"{group.topic} 0:2: waits, behind offset 0" in moved
     assert f"{group.topic} 0:3: moved to {group.other}" in moved
@@ -162,3 +165,119 @@ def test_records_that_are_not_fetched_yet_are_edited_too(group: Blocked, waiting
     wait_for(lambda: not waiting.records(limit=1))
     assert max(group.handled.values()) == 1
     assert not any(2000 <= offset < 2500 or offset == 2999 for _, offset in group.handled)
+
+
+def test_a_record_that_is_put_first_starts_next_after_the_earlier_records_of_its_key(
+    group: Blocked, waiting: WaitingRecords
+) -> None:
+    group.send("a", "b", "c", "d", "c", "e")
+    group.join()
+    wait_for(lambda: group.started == 1)
+    assert fates(waiting.next(waiting.records(offsets=[0, 4]))) == [(0, Fate.RUNNING), (4, Fate.DONE)]
+    group.go_on.set()
+    wait_for(lambda: group.handled.total() == 6)
+    assert [offset for _, offset in group.handled] == [0, 2, 4, 1, 3, 5]
+
+
+def test_held_records_stay_held_in_the_next_run_until_they_are_released(group: Blocked) -> None:
+    group.send("a", "b", "a", "c")
+    chosen = (group.topic, group.topic)
+    assert "2 records held" in run(group, "hold", *chosen, "--where", "key in (b, c)", "--why", "test")
+    group.go_on.set()
+    first = group.join()
+    wait_for(lambda: group.handled.total() == 2)
+    first.stop()
+    group.join()
+    listed = [json.loads(line) for line in run(group, "list", *chosen, "--json").splitlines()]
+    assert [each["offset"] for each in listed] == [1, 3]
+    assert all(each["waits"].startswith("held, by the rule held-") for each in listed)
+    assert "1 record of 1 released" in run(group, "release", *chosen, "--offset", "3")
+    wait_for(lambda: group.handled[b"c", 3] == 1)
+    assert group.handled.total() == 3
+    assert "1 record of 1 released" in run(group, "release", *chosen, "--key", "b")
+    wait_for(lambda: group.handled[b"b", 1] == 1)
+
+
+def test_without_a_member_the_asker_carries_out_the_edits_itself(group: Blocked, waiting: WaitingRecords) -> None:
+    group.send("a", "b", "a", "c")
+    group.go_on.set()
+    first = group.join()
+    wait_for(lambda: not waiting.records(limit=1))
+    first.stop()
+    group.handled.clear()
+    group.send("d", "e", "d", "f", "e")
+    assert waiting.why(waiting.records()) == {}
+    assert [each.fate for each in waiting.drop(waiting.records(key="d"), timeout=60)] == [Fate.DONE] * 2
+    assert [each.fate for each in waiting.move(waiting.records(key="f"), group.other, timeout=60)] == [Fate.DONE]
+    assert [each.key for each in waiting.records()] == [b"e", b"e"]
+    assert not group.handled
+    group.join()
+    wait_for(lambda: not waiting.records(limit=1))
+    assert [key for key, _ in group.handled] == [b"e", b"e"]
+    assert [copy.key() for copy in read(group.cluster, group.other, 1)] == [b"f"]
+
+
+def test_an_asker_waits_until_the_turn_of_a_record_has_come(group: Blocked, waiting: WaitingRecords) -> None:
+    group.send("a", "a", "b")
+    group.join()
+    wait_for(lambda: group.started == 1)
+    seen: list[Fate] = []
+
+    def note(fate: RecordFate) -> None:
+        seen.append(fate.fate)
+        if seen.count(Fate.TURN) == 3:  # it was asked for three times
+            group.go_on.set()
+
+    chosen = waiting.records(offsets=[0, 1])
+    assert fates(waiting.move(chosen, group.other, on_fate=note)) == [(0, Fate.RUNNING), (1, Fate.DONE)]
+    assert [copy.offset() for copy in read(group.cluster, group.other, 1)] == [0]
+    wait_for(lambda: not waiting.records(limit=1))
+    assert group.handled == {(b"a", 0): 1, (b"b", 2): 1}
+
+
+def test_two_members_edit_the_records_of_their_partitions(kafka_cluster: Cluster) -> None:
+    group = Blocked(kafka_cluster, partitions=4)
+    try:
+        group.join()
+        group.join()
+        wait_for(lambda: sorted(len(each.consumer.assignment()) for each in group.members) == [2, 2])
+        group.send(*(f"k{number}" for number in range(200)))
+        wait_for(lambda: group.started == 2)
+        with WaitingRecords(kafka_cluster.config({}), group.topic, group.topic) as waiting:
+            records = waiting.records(limit=300)
+            running = {place for place, fate in waiting.why(records).items() if fate.fate is Fate.RUNNING}
+            chosen = [each for each in records if each.place not in running][::2]
+            ended = waiting.move(chosen[:50], group.other) + waiting.drop(chosen[50:])
+            assert [each.fate for each in ended] == [Fate.DONE] * len(chosen)
+            group.go_on.set()
+            wait_for(lambda: not waiting.records(limit=1))
+        assert group.handled.total() == 200 - len(chosen)
+        assert {copy.key() for copy in read(kafka_cluster, group.other, 50)} == {each.key for each in chosen[:50]}
+    finally:
+        group.close()
+
+
+def test_a_promoted_record_is_handled_at_the_higher_level_before_the_backlog(kafka_cluster: Cluster) -> None:
+    topic, handled = kafka_cluster.topic(levels=2), list[tuple[int, bytes]]()
+    go_on = threading.Event()
+
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        go_on.wait(60)
+        handled.append((record.level, record.key))
+
+    send(kafka_cluster, f"{topic}-0", [(f"k{number}", "value") for number in range(2000)])
+    options = {"steered": True, "max_concurrency": 1, "policy": "strict", "buffer_records": 10}
+    member = Member(consumer(kafka_cluster, topic, options, levels=2, **OFTEN), handle)
+    try:
+        wait_for(lambda: len(member.consumer.assignment()) == 8)
+        with WaitingRecords(kafka_cluster.config({}), topic, topic) as waiting:
+            chosen = waiting.records(key="k1999")
+            assert [each.level for each in chosen] == [0]
+            assert [each.fate for each in waiting.promote(chosen, why="test")] == [Fate.DONE]
+            assert [each.level for each in waiting.records(key="k1999")] == [1]
+        go_on.set()
+        wait_for(lambda: (1, b"k1999") in handled)
+        assert len(handled) < 200
+    finally:
+        go_on.set()
+        member.stop(drain=False)

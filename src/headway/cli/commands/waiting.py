@@ -154,12 +154,15 @@ def _waits(fate: RecordFate | None) -> str:
 # Edits
 
 
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Only list the records that would be edited.")
+
+
 def _edit(command: F) -> F:
     """Add the options of all edits."""
     for option in reversed(
         [
             click.option("--why", default="", help="The reason, for people who see the edit."),
-            click.option("--dry-run", is_flag=True, help="Only list the records that would be edited."),
+            _DRY_RUN,
             click.option(
                 "--timeout", type=DUE, metavar="DELAY", default="30s", show_default=True, help="How long to wait."
             ),
@@ -180,6 +183,52 @@ _LEVEL = click.option("--to", "to_level", type=click.IntRange(min=0), help="The 
 def drop(opened: WaitingRecords, records: Sequence[UnfinishedRecord], **options: Any) -> None:
     """Mark records as done without calling the handler. They are not handled later."""
     _carry_out(records, "dropped", lambda **common: opened.drop(records, **common), **options)
+
+
+@waiting.command()
+@click.option("--lets-pass", is_flag=True, help="Let later records with the same key pass the held ones.")
+@click.option("--for", "lasts", type=DUE, metavar="DELAY", help="Release the records after this time, such as 30m.")
+@click.option("--why", default="", help="The reason, for people who see the records.")
+@_DRY_RUN
+@_selection
+def hold(
+    opened: WaitingRecords,
+    records: Sequence[UnfinishedRecord],
+    *,
+    is_all: bool,
+    chosen: bool,
+    lets_pass: bool,
+    lasts: float | None,
+    why: str,
+    dry_run: bool,
+) -> None:
+    """Keep records from starting until they are released. Held records stay in Kafka, and are not done.
+
+    A held record keeps later records of its key waiting. A record that is running continues. `headway rules list` shows
+    the rules that hold records.
+    """
+    if _is_to_do(records, "held", is_all=is_all, chosen=chosen, dry_run=dry_run):
+        rules = opened.hold(records, lets_pass=lets_pass, why=why, lasts=lasts)
+        click.echo(f"{count(len(records), 'record')} held, by {', '.join(rule.id for rule in rules)}.", err=True)
+
+
+@waiting.command()
+@_DRY_RUN
+@_selection
+def release(
+    opened: WaitingRecords, records: Sequence[UnfinishedRecord], *, is_all: bool, chosen: bool, dry_run: bool
+) -> None:
+    """Let held records start."""
+    if _is_to_do(records, "released", is_all=is_all, chosen=chosen, dry_run=dry_run):
+        released = opened.release(records)
+        click.echo(f"{count(released, 'record')} of {len(records)} released.", err=True)
+
+
+@waiting.command("next")
+@_edit
+def next_(opened: WaitingRecords, records: Sequence[UnfinishedRecord], **options: Any) -> None:
+    """Let records start before all others of their partition, after the earlier records of their keys."""
+    _carry_out(records, "put first", lambda **common: opened.next(records, **common), **options)
 
 
 @waiting.command()
@@ -241,19 +290,11 @@ def _carry_out(
     dry_run: bool,
     timeout: float,
 ) -> None:
-    if not chosen:
-        raise click.UsageError("Choose records, with --key, --offset, --where or another option.")
-    if not records:
-        raise KafkaError("No such record waits.")
-    more = "" if is_all else f" There are more than these {len(records)}; --limit allows more."
-    if dry_run:
-        for record in records:
-            click.echo(_named(record.place))
-        click.echo(f"{count(len(records), 'record')} would be {done}.{more}", err=True)
+    if not _is_to_do(records, done, is_all=is_all, chosen=chosen, dry_run=dry_run):
         return
     fates = edit(why=why, timeout=timeout, on_fate=_report(done))
     carried_out = sum(fate.fate is Fate.DONE for fate in fates)
-    click.echo(f"{count(carried_out, 'record')} of {len(records)} {done}.{more}", err=True)
+    click.echo(f"{count(carried_out, 'record')} of {len(records)} {done}.", err=True)
     if undecided := len(records) - len(fates):
         raise KafkaError(
             f"{count(undecided, 'record')} had no answer within {timeout:g} s, and might still be {done}. The members "
@@ -261,6 +302,21 @@ def _carry_out(
         )
     if carried_out < len(records):
         raise SystemExit(1)
+
+
+def _is_to_do(records: Sequence[UnfinishedRecord], done: str, *, is_all: bool, chosen: bool, dry_run: bool) -> bool:
+    """Check a selection, and say if it is not complete. With `dry_run`, list the records and return False."""
+    if not chosen:
+        raise click.UsageError("Choose records, with --key, --offset, --where or another option.")
+    if not records:
+        raise KafkaError("No such record waits.")
+    if dry_run:
+        for record in records:
+            click.echo(_named(record.place))
+        click.echo(f"{count(len(records), 'record')} would be {done}.", err=True)
+    if not is_all:
+        click.echo(f"There are more than these {len(records)}. --limit allows more.", err=True)
+    return not dry_run
 
 
 def _report(done: str) -> Callable[[RecordFate], None]:

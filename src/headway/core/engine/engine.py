@@ -128,6 +128,7 @@ class Engine(Generic[R]):
         self._map_limit = MAX_CHARACTERS
         self._map_accepted = 0  # the size in characters of the largest map that Kafka has accepted
         self._orders = count()
+        self._first_order = 0  # records that an operator puts first get lower numbers than all that have arrived
         self._waiting = WaitingHeads(self._entrances, self._orders)
         self._epochs = count(1)
         self._conflation: Conflation[R] | None = Conflation(self._budgets) if latest_only else None
@@ -597,6 +598,13 @@ class Engine(Generic[R]):
         size = sum(map(self._size_of_output, outputs))
         lanes.assignment.finish_ahead(offset, outputs, size)
         self._backpressure.take_outputs(lanes.assignment.level, size, size)
+
+    def put_first(self, lanes: OpenLanes[R], attempt: Attempt[R]) -> None:
+        """Let a record that waits start before all others of its partition, after the earlier records of its lane."""
+        chosen = [*lanes.before(attempt), attempt]
+        self._first_order -= len(chosen)
+        for order, each in enumerate(chosen, self._first_order):
+            each.order = order
 
     def close_lanes(self, lanes: OpenLanes[R], now: float) -> None:
         """Let the records that are left in these lanes start again."""

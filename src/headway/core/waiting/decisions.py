@@ -12,6 +12,7 @@ from headway.core.engine.attempt import Attempt
 from headway.core.engine.attempt_states import AttemptState
 from headway.core.engine.lanes import ALONE
 from headway.core.engine.open_lanes import OpenLanes
+from headway.core.retry import Move
 from headway.core.waiting.requests import Edit, EditRequest, Fate
 
 
@@ -59,9 +60,9 @@ def _received(
 ) -> Decision:
     if lanes.has_started(attempt):
         return Decision(Fate.RUNNING)
-    if attempt.outcome is not None:
+    if attempt.outcome is not None and not _is_asked_again(request, attempt):
         return Decision(Fate.STORED)
-    if request.edit is Edit.DROP or request.break_order:
+    if request.edit in (Edit.DROP, Edit.NEXT) or request.break_order:
         return Decision(Fate.DONE, attempt=attempt)
     for later in lanes.after(attempt):
         if later.offset not in chosen:
@@ -70,6 +71,12 @@ def _received(
         if earlier.offset not in now:
             return Decision(Fate.TURN, f"behind offset {earlier.offset}", attempt)
     return Decision(Fate.DONE, attempt=attempt)
+
+
+def _is_asked_again(request: EditRequest, attempt: Attempt[Any]) -> bool:
+    """Return whether the record waits for its turn because of this request, which has arrived again."""
+    verdict = attempt.outcome.verdict if attempt.outcome else None
+    return isinstance(verdict, Move) and verdict.request == request.id
 
 
 def _unread(
@@ -82,13 +89,11 @@ def _unread(
 ) -> Decision:
     if lanes.assignment.progress.is_done(offset):
         return Decision(Fate.GONE)
-    if request.edit is Edit.LOOK:
+    if request.edit in (Edit.LOOK, Edit.NEXT):
         return Decision(Fate.UNREAD)
-    if request.edit is Edit.DROP:
-        return Decision(Fate.DONE)
     if offset not in unread:
         return Decision(Fate.GONE, "there is no record at this offset")
-    if not request.break_order and unread[offset] is not ALONE:
+    if request.edit is Edit.MOVE and not request.break_order and unread[offset] is not ALONE:
         before = [attempt.offset for attempt in lanes.in_lane(unread[offset]) if attempt.offset not in now]
         if earlier is not None and not lanes.assignment.progress.is_done(earlier):
             before.append(earlier)

@@ -29,6 +29,8 @@ class Edit(StrEnum):
     """Mark the records as done without a call of the handler."""
     MOVE = "move"
     """Store a copy of each record in another topic, and mark the record as done."""
+    NEXT = "next"
+    """Let the records start before all other records of their partition."""
 
 
 class Fate(StrEnum):
@@ -55,7 +57,7 @@ class Fate(StrEnum):
     HELD = "held"
     """The answer to a look: the record waits for a time, a permit, a rule or its next attempt."""
     UNREAD = "not fetched"
-    """The answer to a look: the member has not fetched the record yet."""
+    """The member has not fetched the record yet, so it cannot be the next one."""
 
 
 FINAL = frozenset(Fate) - {Fate.TURN}

@@ -1,7 +1,6 @@
 """Reads the topic of operators' requests about waiting records, from its end on."""
 
 from headway.core.waiting.requests import REQUESTS_TOPIC
-from headway.errors import KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.missing_permissions import why_not_readable
 from headway.kafka.reading.tail import Tail
@@ -10,25 +9,18 @@ from headway.settings.config import Config
 _A_DAY = {"retention.ms": "86400000", "cleanup.policy": "delete"}
 
 
-def create_requests_topic(admin: Admin) -> None:
-    """Create the topic if it does not exist. Raises `KafkaError` if this is refused."""
-    if REQUESTS_TOPIC in admin.topics("Read"):
-        return
-    try:
-        admin.create([REQUESTS_TOPIC], 1, config=_A_DAY)
-    except KafkaError:
-        # Another process may have created the topic in the meantime.
-        if REQUESTS_TOPIC not in admin.topics("Read"):
-            raise
-
-
 class RequestMessages:
-    """The requests and committed answers that are stored from now on. Raises `KafkaError` if they cannot be read."""
+    """The messages that are stored from now on. Raises `KafkaError` if they cannot be read.
 
-    def __init__(self, config: Config) -> None:
+    An asker must read only committed messages, because an answer counts only if its edit is committed. A member reads
+    only requests, which are not in transactions, so it sets `uncommitted_too`: otherwise an open transaction of another
+    member would delay the requests.
+    """
+
+    def __init__(self, config: Config, *, uncommitted_too: bool = False) -> None:
         self._config = config
-        create_requests_topic(Admin(config))
-        self._tail = Tail({**config, "auto.offset.reset": "latest"}, REQUESTS_TOPIC, 0)
+        Admin(config).ensure_topic(REQUESTS_TOPIC, 1, _A_DAY)
+        self._tail = Tail({**config, "auto.offset.reset": "latest"}, REQUESTS_TOPIC, 0, uncommitted_too=uncommitted_too)
 
     def take(self) -> tuple[str, bytes] | None:
         """Return the key and the value of the next message, or None if none arrives at once.

@@ -20,7 +20,6 @@ from headway.settings.config import Config
 log = logging.getLogger(__name__)
 
 _SETTINGS: Config = {
-    "isolation.level": "read_committed",
     "fetch.wait.max.ms": 100,
 }
 
@@ -31,11 +30,16 @@ class Tail:
     If the topic is deleted and created again, reading continues at the beginning of the new topic, with a new client.
     The old client would skip records or read nothing at all (see docs/design/librdkafka.md).
 
+    Records of open or aborted transactions are left out, unless `uncommitted_too` is True.
+
     Raises `KafkaError` if Kafka does not report the partition's end offset. Only `set_sasl_credentials` is thread-safe.
     """
 
-    def __init__(self, config: Config, topic: str, partition: int, start: int | None = None) -> None:
+    def __init__(
+        self, config: Config, topic: str, partition: int, start: int | None = None, *, uncommitted_too: bool = False
+    ) -> None:
         self._config = dict(config)
+        self._isolation = {"isolation.level": "read_uncommitted" if uncommitted_too else "read_committed"}
         self._topic, self._partition = topic, partition
         self._changing = threading.Lock()
         self._make_client()
@@ -67,7 +71,9 @@ class Tail:
 
     def _make_client(self) -> None:
         connection = Connection()
-        self._consumer: UnjoinedConsumer = unjoined_consumer({**self._config, **_SETTINGS}, connection)
+        self._consumer: UnjoinedConsumer = unjoined_consumer(
+            {**self._config, **_SETTINGS, **self._isolation}, connection
+        )
         self._connection = connection
         self._ids = TopicIds(None if mock_at(self._config.get("bootstrap.servers")) else self._consumer)
 
