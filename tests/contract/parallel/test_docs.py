@@ -33,7 +33,7 @@ PRINTED = {
     9: (1,),
     10: (b"customer", b"order 1", 1),
 }
-DECLARATIONS = {1, 2, 11, 12}
+DECLARATIONS = {1, 2, 11, 12, 13}
 
 
 @pytest.mark.parametrize("number", PRINTED)
