@@ -20,7 +20,7 @@ TOPIC, RESULTS = "calls", "calls-results"
 
 async def answer(record: ConsumerRecord) -> str:
     """What a handler does that has nothing to do."""
-    return record.value.decode()
+    return (record.raw_value or b"").decode()
 
 
 @contextmanager

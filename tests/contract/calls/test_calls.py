@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -343,6 +344,10 @@ with ParallelConsumer(config, max_concurrency=8, rate_limit=500, commit_mode="tr
 """
 
 
+def _are_done(made: list[Call], enough: int) -> bool:
+    return sum(each.done() for each in made) >= enough
+
+
 @pytest.mark.slow
 def test_each_call_has_exactly_one_result_though_the_worker_is_killed_again_and_again(service: Service) -> None:
     cluster, count = service.cluster, 1500
@@ -351,7 +356,7 @@ def test_each_call_has_exactly_one_result_though_the_worker_is_killed_again_and_
         made = [calls.call(producer, service.topic, str(number)) for number in range(count)]
         for killed_after in (100, 400, 700, 1000, count):
             with subprocess.Popen(command) as worker:
-                wait_for(lambda enough=killed_after: sum(each.done() for each in made) >= enough, 120)
+                wait_for(partial(_are_done, made, killed_after), 120)
                 worker.kill()
     for number, call in enumerate(made):
         if number % 10 == 7:
