@@ -22,7 +22,7 @@ PATIENCE = 60.0
 The waits are limited because a handler can run forever.
 """
 
-_RecordPlace = tuple[str, int, int]
+_SuspectPosition = tuple[str, int, int]
 
 
 class Supervision(Gate):
@@ -34,8 +34,8 @@ class Supervision(Gate):
     def __init__(self, table: RunningTable, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> None:
         self._table = table
         self._request_commit = request_commit
-        self._suspects: dict[_RecordPlace, Suspect] = {}
-        self._condemned: set[_RecordPlace] = set()
+        self._suspects: dict[_SuspectPosition, Suspect] = {}
+        self._condemned: set[_SuspectPosition] = set()
         self.alone: RecordAttempt | None = None
         """The suspect that runs alone or waits to do so, or None. While it is set, no other attempt starts."""
         self._is_waiting = False
@@ -187,5 +187,5 @@ class Supervision(Gate):
         return attempt.number <= suspect.attempts or _address(attempt) in self._condemned
 
 
-def _address(attempt: RecordAttempt) -> _RecordPlace:
+def _address(attempt: RecordAttempt) -> _SuspectPosition:
     return attempt.record.kafka_topic, attempt.record.partition, attempt.offset
