@@ -11,7 +11,7 @@ TESTERS ?= 5
 SLOW_TESTERS ?= 2
 WITHIN ?=
 
-.PHONY: help setup demo test test-interrupts test-slow test-all versions release lint bench speed peers quirks lock clean
+.PHONY: help setup demo test test-interrupts test-slow test-all versions release docs lint bench speed peers quirks lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -76,6 +76,9 @@ versions: $(READY)  ## tests on each Python there is, and with the oldest and ne
 release: $(READY)  ## the files of a release in dist/, each one installed and tried [ARGS=--rehearse]
 	$(BIN)/python tools/release.py $(ARGS)
 
+docs: $(BUILT)  ## the site with search and a reference, in site/
+	$(BIN)/python -m tools.pages.build
+
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -100,4 +103,4 @@ lock: $(READY)  ## resolve the dependencies anew into requirements.lock
 	  --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) bench-output demo-output dist .nox .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) bench-output demo-output dist site .site .nox .mypy_cache .ruff_cache .pytest_cache .hypothesis
