@@ -20,6 +20,7 @@ METHODS = {
     "purge": False,
     "close": True,
     "partitions_for": True,
+    "measure": False,
     "metrics": False,
     "set_sasl_credentials": False,
     "init_transactions": True,
@@ -35,6 +36,7 @@ PROPERTIES = {"scheduler"}  # one to await on the producers for asyncio
 BETWEEN_OUR_CLASSES = {
     "abort_after",
     "check_open",
+    "count_wait",
     "destination",
     "destinations",
     "forked",
