@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.test_docs import programs
+from tests.contract.test_docs import PRIORITY, programs
 
 ROOT = Path(__file__).parents[2]
 
@@ -160,7 +160,7 @@ def test_a_wheel_has_what_the_page_of_the_dashboard_loads(installed: Installed) 
 
 
 @pytest.mark.slow
-def test_a_wheel_with_the_broker_extra_runs_the_programs_of_the_readme(installed: Installed) -> None:
+def test_a_wheel_with_the_broker_extra_runs_the_programs_about_priority(installed: Installed) -> None:
     installed.install("[broker]")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -170,7 +170,7 @@ def test_a_wheel_with_the_broker_extra_runs_the_programs_of_the_readme(installed
         assert "is ready" in installed.run("headway", "broker", "start", "--port", port, "--ephemeral", *data)
         at = ["--bootstrap-servers", f"localhost:{port}"]
         installed.run("headway", "topics", "create", "orders", "--levels", "3", *at)
-        send, receive, *_ = (text.replace("localhost:9092", f"localhost:{port}") for text in programs())
+        send, receive, *_ = (text.replace("localhost:9092", f"localhost:{port}") for text in programs(PRIORITY))
         assert "delivered at" in installed.run("python", "-c", send)
         until_urgent = textwrap.indent("if record.level == 2: break", " " * 8)
         assert "ship at once" in installed.run("python", "-c", receive.rstrip() + "\n" + until_urgent)

