@@ -91,7 +91,7 @@ PATHS: dict[str, Path] = {"send": send, "threads": handling(in_threads), "loop":
 
 def measure(report: Report, options: Options) -> None:
     """Each path with each sampler, in turns."""
-    count, rounds = (20_000, 1) if options.quick else (100_000, 5)
+    count, rounds = (10_000, 1) if options.quick else (30_000, 3)
     with options.broker() as servers:
         for topic in ("sent", "filled"):
             create_topic({"bootstrap.servers": servers}, topic, partitions=4)

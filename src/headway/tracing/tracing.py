@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.util import find_spec
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headway.declarations import check_flag
@@ -44,10 +44,12 @@ class Tracing:
     def __post_init__(self) -> None:
         check_flag("parent", self.parent)
         check_flag("keys", self.keys)
-        if find_spec("opentelemetry") is None or find_spec("opentelemetry.trace") is None:
+        try:
+            import_module("opentelemetry.trace")
+        except ImportError as missing:
             raise ConfigError(
                 f"Tracing needs OpenTelemetry's API, which is not installed. Run: {how_to_install('otel')}"
-            )
+            ) from missing
 
     def spans(self) -> "Spans":
         """Return the object that makes the spans. Clients call this when they are created."""
