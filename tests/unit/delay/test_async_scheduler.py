@@ -19,7 +19,7 @@ class Made:
     all: list["Made"]
     refuses = False
 
-    def __init__(self, config: Any, name: str) -> None:
+    def __init__(self, config: Any, name: str, tracing: Any = None) -> None:
         self.is_closed = False
         self.all.append(self)
         assert self.goes_on.wait(30)
