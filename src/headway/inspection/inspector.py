@@ -22,7 +22,7 @@ from headway.inspection.member_metrics import (
 from headway.inspection.queues_reader import QueuesReader
 from headway.inspection.rules_reader import RulesReader
 from headway.inspection.schedulers_reader import SchedulersReader
-from headway.inspection.seen_changes import changes_between
+from headway.inspection.seen_changes import LetterCounts, changes_between
 from headway.inspection.snapshot import DeadLetterStatus, QueueStatus, RuleStatus, SchedulerStatus, SeenChange, Snapshot
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.kafka.reading.log_bounds import LogBounds
@@ -87,6 +87,7 @@ class SnapshotReader(Closable):
         self._dead_failures: list[str] = []
         self._scheduler_failures: list[str] = []
         self._rule_failures: list[str] = []
+        self._letter_counts = LetterCounts()
         self._changes = deque[SeenChange](maxlen=_MOST_CHANGES)
         self._began = time.monotonic()
         self._before: Snapshot | None = None
@@ -118,6 +119,7 @@ class SnapshotReader(Closable):
             requests_per_second=self._requests() / max(1.0, time.monotonic() - self._began),
         )
         snapshot = self._with_metrics(snapshot)
+        self._changes.extendleft(self._letter_counts.see(snapshot))
         if self._before is not None:
             self._changes.extendleft(changes_between(self._before, snapshot))
         self._before = snapshot = replace(snapshot, changes=tuple(self._changes))

@@ -1,14 +1,38 @@
 """What changed from one snapshot to the next, in sentences for a user."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 from headway.inspection.snapshot import LevelStatus, SeenChange, Snapshot
 
+_LETTERS_EVERY = 60.0  # seconds
+
+
+class LetterCounts:
+    """Reports new dead letters of a topic at most once a minute, because they would displace all other changes."""
+
+    def __init__(self) -> None:
+        self._reported: dict[str, tuple[float, int]] = {}  # when, and how many letters there were
+
+    def see(self, snapshot: Snapshot) -> list[SeenChange]:
+        """Take in a snapshot, and return the changes since the last report."""
+        found = []
+        for each in snapshot.dead_letters:
+            at, total = self._reported.get(each.topic, (-math.inf, each.total))
+            new = each.total - total
+            if new > 0 and snapshot.taken_at - at >= _LETTERS_EVERY:
+                what = f"{new:,} dead letter{'' if new == 1 else 's'} arrived in {each.topic}."
+                found.append(SeenChange(snapshot.taken_at, what))
+                at = snapshot.taken_at
+                total = each.total
+            self._reported[each.topic] = at, min(total, each.total)  # fewer if the topic was created again
+        return found
+
 
 def changes_between(before: Snapshot, after: Snapshot) -> list[SeenChange]:
-    """Return the changes of members, of the partitions that they have, of stuck records and of dead letters."""
+    """Return the changes of members, of the partitions that they have, of stuck records and of rules."""
     return [SeenChange(after.taken_at, sentence) for sentence in _sentences(before, after)]
 
 
@@ -21,10 +45,6 @@ def _sentences(before: Snapshot, after: Snapshot) -> Iterator[str]:
         else:
             yield from _stuck(earlier, level)
     yield from _rules(before, after)
-    letters = {each.topic: each.total for each in before.dead_letters}
-    for each in after.dead_letters:
-        if (new := each.total - letters.get(each.topic, each.total)) > 0:
-            yield f"{new:,} dead letter{'' if new == 1 else 's'} arrived in {each.topic}."
 
 
 def _rules(before: Snapshot, after: Snapshot) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from headway.core.offsets.offset_map import OffsetMap
-from headway.inspection.seen_changes import changes_between
+from headway.inspection.seen_changes import LetterCounts, changes_between
 from headway.inspection.snapshot import (
     DeadLetterStatus,
     LevelStatus,
@@ -11,6 +11,7 @@ from headway.inspection.snapshot import (
     PartitionStatus,
     QueueStatus,
     RuleStatus,
+    SeenChange,
     Snapshot,
     StuckRecord,
 )
@@ -57,8 +58,15 @@ def test_rules_are_made_and_end() -> None:
     assert sentences(after, replace(after, rules=(replace(rule, held=7),))) == []
 
 
-def test_dead_letters_arrive() -> None:
-    before = Snapshot(100.0, dead_letters=(DeadLetterStatus("orders-dead", 5, 5, 5, ()),))
-    after = Snapshot(105.0, dead_letters=(DeadLetterStatus("orders-dead", 1005, 5, 5, ()),))
-    assert sentences(before, after) == ["1,000 dead letters arrived in orders-dead."]
-    assert sentences(Snapshot(90.0), before) == []
+def with_letters(taken_at: float, total: int) -> Snapshot:
+    return Snapshot(taken_at, dead_letters=(DeadLetterStatus("orders-dead", total, 5, 5, ()),))
+
+
+def test_dead_letters_arrive_and_are_reported_once_a_minute() -> None:
+    counts = LetterCounts()
+    assert counts.see(Snapshot(90.0)) == counts.see(with_letters(100.0, 5)) == []
+    assert counts.see(with_letters(105.0, 6)) == [SeenChange(105.0, "1 dead letter arrived in orders-dead.")]
+    assert counts.see(with_letters(110.0, 506)) == counts.see(with_letters(164.0, 1006)) == []
+    assert counts.see(with_letters(165.0, 1006)) == [SeenChange(165.0, "1,000 dead letters arrived in orders-dead.")]
+    assert counts.see(with_letters(300.0, 2)) == []  # the topic was created again
+    assert [each.what for each in counts.see(with_letters(302.0, 3))] == ["1 dead letter arrived in orders-dead."]

@@ -52,6 +52,7 @@
     const size = Math.abs(value);
     if (size >= 1e6) return (value / 1e6).toFixed(1) + "M";
     if (size >= 1e4) return (value / 1e3).toFixed(0) + "k";
+    if (size > 0 && size < 0.1) return value.toPrecision(2);
     return size >= 100 || size === 0 ? value.toFixed(0) : value.toFixed(size < 1 ? 2 : 1);
   };
 
