@@ -68,7 +68,7 @@ _held_records = re.compile(
 _EXPLAINED_WITHIN = 3.0  # how long members have to say why records wait, in seconds
 
 
-RecordPlace = tuple[str, int, int]
+RecordAddress = tuple[str, int, int]
 """The Kafka topic, the partition and the offset of a record."""
 
 
@@ -99,7 +99,7 @@ class UnfinishedRecord:
     attempts: int
 
     @property
-    def place(self) -> RecordPlace:
+    def place(self) -> RecordAddress:
         """The Kafka topic, the partition and the offset."""
         return self.topic, self.partition, self.offset
 
@@ -186,7 +186,7 @@ class WaitingRecords(Closable):
                     found.append(record)
         return found
 
-    def why(self, records: Sequence[UnfinishedRecord]) -> dict[RecordPlace, RecordFate]:
+    def why(self, records: Sequence[UnfinishedRecord]) -> dict[RecordAddress, RecordFate]:
         """Ask the members why records wait. Records without an answer are left out, because no member has them."""
         fates = self._ask(Edit.LOOK, records, "", "", False, _EXPLAINED_WITHIN, None)
         found = {(fate.topic, fate.partition, fate.offset): fate for fate in fates}
@@ -469,12 +469,12 @@ class WaitingRecords(Closable):
             for message in inspector.read(place, offsets.start, offsets.stop):
                 yield _record(message, log)
 
-    def _earlier(self, records: Sequence[UnfinishedRecord]) -> dict[RecordPlace, int]:
+    def _earlier(self, records: Sequence[UnfinishedRecord]) -> dict[RecordAddress, int]:
         """Return the offset of the first other record of the same key that waits before a record, if there is one.
 
         This reads all records before them that are not done.
         """
-        found: dict[RecordPlace, int] = {}
+        found: dict[RecordAddress, int] = {}
         for level, partition in {(record.level, record.partition) for record in records}:
             chosen = {each.offset: each for each in records if (each.level, each.partition) == (level, partition)}
             for log in self._logs(level, partition):
@@ -493,7 +493,7 @@ class _Asking:
     def __init__(
         self,
         requests: Sequence[EditRequest],
-        records: Collection[RecordPlace],
+        records: Collection[RecordAddress],
         send: Callable[[Iterable[EditRequest]], None],
         on_fate: OnFate | None,
     ) -> None:
@@ -501,7 +501,7 @@ class _Asking:
         self._undecided = set(records)
         self._send = send
         self._on_fate = on_fate
-        self._fates: dict[RecordPlace, RecordFate] = {}
+        self._fates: dict[RecordAddress, RecordFate] = {}
 
     def answers(self, messages: RequestMessages, deadline: float) -> list[RecordFate]:
         """Ask, and ask again, until each record is decided or the time is over."""

@@ -196,6 +196,7 @@ class Edits:
         attempt = decision.attempt
         if attempt is not None:
             also = self._answer(request, attempt, attempt.offset)
+            attempt.not_before = 0.0  # it is behind another record, so it has no entry with a time
             attempt.outcome = FinalOutcome(_error(request), Move(request.to, _why(request), request.id, also))
 
     def _answer(self, request: EditRequest, attempt: RecordAttempt, offset: int) -> HandlerOutput:

@@ -60,7 +60,7 @@ def _received(
 ) -> Decision:
     if lanes.has_started(attempt):
         return Decision(Fate.RUNNING)
-    if attempt.outcome is not None and not _is_asked_again(request, attempt):
+    if attempt.outcome is not None and not _can_be_edited(request, attempt):
         return Decision(Fate.STORED)
     if request.edit in (Edit.DROP, Edit.NEXT) or request.break_order:
         return Decision(Fate.DONE, attempt=attempt)
@@ -73,8 +73,14 @@ def _received(
     return Decision(Fate.DONE, attempt=attempt)
 
 
-def _is_asked_again(request: EditRequest, attempt: Attempt[Any]) -> bool:
-    """Return whether the record waits for its turn because of this request, which has arrived again."""
+def _can_be_edited(request: EditRequest, attempt: Attempt[Any]) -> bool:
+    """Return whether a record with an outcome can be edited.
+
+    It can if it failed for good and is kept in its place, or if it waits for its turn because of this request, which
+    has arrived again.
+    """
+    if attempt.is_kept:
+        return request.edit in (Edit.DROP, Edit.MOVE)
     verdict = attempt.outcome.verdict if attempt.outcome else None
     return isinstance(verdict, Move) and verdict.request == request.id
 
@@ -105,6 +111,8 @@ def _unread(
 def _seen(attempt: Attempt[Any], lanes: OpenLanes[Any]) -> Decision:
     if lanes.has_started(attempt):
         return Decision(Fate.RUNNING, f"attempt {attempt.number}")
+    if attempt.is_kept:
+        return Decision(Fate.HELD, "because it failed for good")
     if attempt.outcome is not None:
         return Decision(Fate.STORED)
     if earlier := lanes.before(attempt):

@@ -196,6 +196,11 @@ class RulesGate(Gate):
             return GiveUp(f"attempt {tried} of {action.max_attempts} failed", tried_out=True)
         return Again(now + action.delay)
 
+    def done(self, attempt: RecordAttempt, now: float) -> bool:
+        """Forget a parked record that an operator has dropped or moved."""
+        self._forget_parked(attempt)
+        return False
+
     def ended(self, attempt: RecordAttempt, running: int, now: float) -> bool:
         """Let the next record start that waits for the limit under which this attempt was running."""
         for id_ in self._count_off([attempt]):

@@ -11,7 +11,7 @@ from headway.core.engine.attempt import Attempt, FinalOutcome
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.offsets.offset_map import OffsetMap, decode_map
-from headway.core.retry import Move
+from headway.core.retry import GiveUp, KeepInPlace, Move
 from headway.core.waiting.decisions import decide_edits
 from headway.core.waiting.requests import Edit, EditRequest, Fate
 from headway.records.record_types import TopicPartition
@@ -85,12 +85,14 @@ class EveryRecordEndsOnce(RuleBasedStateMachine):
                 continue
             self.running.append(attempt)
 
-    @rule(data=st.data(), end=st.sampled_from(["handled", "handled", "retried", "parked"]))
+    @rule(data=st.data(), end=st.sampled_from(["handled", "handled", "retried", "parked", "kept"]))
     def end_one(self, data: st.DataObject, end: str) -> None:
         if self.running:
             attempt = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
             if end == "handled":
                 assert self.engine.finish(attempt, NOW, [Ended(attempt.offset, "handled")])
+            elif end == "kept":
+                self.engine.fail(attempt, OSError(), KeepInPlace(GiveUp("it failed for good")), NOW)
             elif end == "retried":
                 assert self.engine.retry(attempt, NOW, OSError(), NOW)
             else:
@@ -125,6 +127,7 @@ class EveryRecordEndsOnce(RuleBasedStateMachine):
                     self.engine.end_waiting(lanes, decision.attempt, ended)
             elif decision.fate is Fate.TURN:
                 assert decision.attempt is not None
+                decision.attempt.not_before = 0.0
                 decision.attempt.outcome = FinalOutcome(OSError(), Move("other", "moved", request.id))
         self.engine.close_lanes(lanes, NOW)
 
@@ -168,6 +171,7 @@ class EveryRecordEndsOnce(RuleBasedStateMachine):
         if not hasattr(self, "stored"):
             return
         self.engine.release([ORDERS], NOW)
+        self.engine.release_kept(self.engine.kept(), NOW)
         while len(self.stored) < len(self.log):
             before = len(self.stored), self.engine.work_remaining, self.position
             self.fetch(100)
