@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from headway import ConsumerRecord, Context, cli
-from headway.waiting import Fate, RecordFate, WaitingRecords
+from headway.waiting import Fate, RecordFate, UnfinishedRecord, WaitingRecords
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import OFTEN, Member, consumer, read, send, topic_of, wait_for
 
@@ -62,6 +62,18 @@ def waiting(group: Blocked) -> Iterator[WaitingRecords]:
         yield waiting
 
 
+def explained(waiting: WaitingRecords, records: list[UnfinishedRecord]) -> list[Fate]:
+    """Why records wait, as soon as a member that has just started answers for all of them."""
+    found: dict[Any, RecordFate] = {}
+
+    def is_complete() -> bool:
+        found.update(waiting.why(records))
+        return len(found) == len(records)
+
+    wait_for(is_complete)
+    return [found[each.place].fate for each in records]
+
+
 def fates(found: Any) -> list[tuple[int, Fate]]:
     return [(each.offset, each.fate) for each in found]
 
@@ -75,8 +87,7 @@ def test_records_that_wait_are_dropped_and_moved_once_and_the_others_are_handled
     wait_for(lambda: group.started == 1)
     listed = waiting.records()
     assert [(each.offset, each.key) for each in listed] == list(enumerate([b"a", b"b", b"a", b"c", b"b", b"c"]))
-    why = waiting.why(listed)
-    assert [why[each.place].fate for each in listed] == [
+    assert explained(waiting, listed) == [
         Fate.RUNNING,
         Fate.READY,
         Fate.BEHIND,
@@ -107,6 +118,8 @@ def test_operators_list_drop_and_move_by_the_command(group: Blocked) -> None:
     group.join()
     wait_for(lambda: group.started == 1)
     chosen = (group.topic, group.topic)
+    with WaitingRecords(group.cluster.config({}), *chosen) as waiting:
+        explained(waiting, waiting.records())
     listed = [json.loads(line) for line in run(group, "list", *chosen, "--json").splitlines()]
     assert [(each["offset"], each["key"], each["waits"]) for each in listed] == [
         (0, "a", "running, attempt 1"),
@@ -153,7 +166,7 @@ def test_records_that_are_not_fetched_yet_are_edited_too(group: Blocked, waiting
     group.join(buffer_records=10)
     wait_for(lambda: group.started == 1)
     [last] = waiting.records(key="k2999")
-    assert waiting.why([last])[last.place].fate is Fate.UNREAD
+    assert explained(waiting, [last]) == [Fate.UNREAD]
     assert fates(waiting.move([last], group.other)) == [(2999, Fate.DONE)]
     assert fates(waiting.drop(waiting.records(offsets=range(2000, 2500), limit=1000))) == [
         (offset, Fate.DONE) for offset in range(2000, 2500)
@@ -245,8 +258,8 @@ def test_two_members_edit_the_records_of_their_partitions(kafka_cluster: Cluster
         wait_for(lambda: group.started == 2)
         with WaitingRecords(kafka_cluster.config({}), group.topic, group.topic) as waiting:
             records = waiting.records(limit=300)
-            running = {place for place, fate in waiting.why(records).items() if fate.fate is Fate.RUNNING}
-            chosen = [each for each in records if each.place not in running][::2]
+            seen = zip(records, explained(waiting, records), strict=True)
+            chosen = [record for record, fate in seen if fate is not Fate.RUNNING][::2]
             ended = waiting.move(chosen[:50], group.other) + waiting.drop(chosen[50:])
             assert [each.fate for each in ended] == [Fate.DONE] * len(chosen)
             group.go_on.set()
