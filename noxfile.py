@@ -1,7 +1,7 @@
 """Tries Headway on each Python that this machine has, and with the oldest and the newest dependencies it accepts.
 
-`make test` uses one Python and the versions of the lock. These sessions run what needs no Spark, and print the versions
-that they had. `nox -s python` runs one of them, `nox` all.
+`make test` uses one Python and the versions of the lock. These sessions print the versions that they have. They leave
+out the tests with a Spark session, because PySpark supports fewer versions. `make versions` runs all of them.
 """
 
 import nox
@@ -10,7 +10,8 @@ nox.options.default_venv_backend = "uv"
 nox.options.error_on_missing_interpreters = False
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 TESTS = ["tests/unit", "tests/property", "tests/contract"]
-EXTRAS = ".[broker,http,prometheus,dashboard,experiments,arrow,uvloop]"
+PROJECT = nox.project.load_toml("pyproject.toml")
+EVERYTHING = f".[{','.join(PROJECT['project']['optional-dependencies'])}]"
 
 
 @nox.session(python=PYTHONS)
@@ -36,8 +37,8 @@ def newest(session: nox.Session) -> None:
 
 
 def _install(session: nox.Session, compiled: str, *options: str) -> None:
-    groups = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "test")
-    session.install(*options, EXTRAS, *groups, env={"HEADWAY_COMPILE": compiled})
+    groups = nox.project.dependency_groups(PROJECT, "dev", "demo")
+    session.install(*options, EVERYTHING, *groups, env={"HEADWAY_COMPILE": compiled})
 
 
 def _test(session: nox.Session) -> None:

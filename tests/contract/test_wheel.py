@@ -176,3 +176,13 @@ def test_a_wheel_with_the_broker_extra_runs_the_programs_about_priority(installe
         assert "ship at once" in installed.run("python", "-c", receive.rstrip() + "\n" + until_urgent)
     finally:
         installed.run("headway", "broker", "stop", *data)
+
+
+@pytest.mark.slow
+def test_an_installed_command_names_the_users_own_line(installed: Installed) -> None:
+    (installed.folder / "broken.py").write_text(
+        "from headway import worker\n@worker('', group='g')\ndef f(record): ...\n"
+    )
+    command = "[sys.executable, '-m', 'headway', 'worker', 'broken']"
+    program = f"import subprocess, sys; print(subprocess.run({command}, capture_output=True, text=True).stderr)"
+    assert "broken.py, line 2): A worker needs the name of a topic" in installed.run("python", "-c", program)

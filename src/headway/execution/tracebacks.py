@@ -83,9 +83,11 @@ def place_in_user_code(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError):
         return f" ({error.filename}, line {error.lineno})"
+    # Packages are installed in a folder of the standard library, and so is Headway itself.
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", _OURS, _STANDARD)) or "site-packages" in frame.filename
+        if not frame.filename.startswith(("<", _OURS))
+        and (not frame.filename.startswith(_STANDARD) or "site-packages" in frame.filename)
     ]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
