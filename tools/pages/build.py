@@ -31,6 +31,9 @@ UV = Path(sys.executable).with_name("uv")
 # Pinned here, not in requirements.lock, because only the site needs them.
 ZENSICAL, MKDOCSTRINGS = "zensical==0.0.73", "mkdocstrings-python==2.0.11"
 
+# The page of a folder with programs. A README.md would become the first page of its part of the menu.
+FILES = "files.md"
+
 # Draws the diagrams in the browser. The theme would load it from a server of others.
 MERMAID = "12.3.0"
 MERMAID_SHA256 = "336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3"
@@ -102,10 +105,10 @@ def _examples(folder: Path) -> list[str]:
     names = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir() and any(path.glob("*.py")))
     for name in names:
         (folder / name).mkdir(parents=True)
-        (folder / name / "README.md").write_text(_page_of(ROOT / "examples" / name))
-    listing = "".join(f"- [{name}]({name}/README.md): {_purpose(name)}\n" for name in names)
+        (folder / name / FILES).write_text(_page_of(ROOT / "examples" / name))
+    listing = "".join(f"- [{name}]({name}/{FILES}): {_purpose(name)}\n" for name in names)
     (folder / "README.md").write_text(f"# Examples\n\nPrograms that run in the tests.\n\n{listing}")
-    return ["examples/README.md", *(f"examples/{name}/README.md" for name in names)]
+    return ["examples/README.md", *(f"examples/{name}/{FILES}" for name in names)]
 
 
 def _page_of(folder: Path) -> str:
@@ -135,10 +138,11 @@ def _with_links_that_lead(page: Path) -> str:
         target = (page.parent / link[1]).resolve()
         file = ROOT / target.relative_to(STAGE / "pages")
         if file.is_dir():
-            if not (target / "README.md").exists():
+            name = "README.md" if (target / "README.md").exists() else FILES
+            if not (target / name).exists():
                 target.mkdir(parents=True, exist_ok=True)
-                (target / "README.md").write_text(_page_of(file))
-            return f"]({link[1].rstrip('/')}/README.md)"
+                (target / name).write_text(_page_of(file))
+            return f"]({link[1].rstrip('/')}/{name})"
         if not target.exists() and file.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, target)
