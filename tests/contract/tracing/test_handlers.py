@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import StatusCode, get_current_span
+from opentelemetry.trace import StatusCode, get_current_span, set_span_in_context
 
 from headway import AsyncProducer, Batches, ConsumerRecord, ParallelConsumer, PriorityConsumer, Producer, ProducerRecord
 from headway.tracing import Tracing
@@ -91,6 +91,22 @@ def test_each_call_has_the_span_of_its_own_record_however_many_run_at_a_time(
         ]
         assert noted[id_] in values
     assert len(set(noted.values())) == len(values)
+
+
+def test_a_handler_that_leaves_its_own_span_current_does_not_hand_it_on(mock_cluster: Cluster, notes: str) -> None:
+    exported, topic, seen = Exported(), plain_topic(mock_cluster), list[tuple[int, int]]()
+    send(mock_cluster, topic, ["a", "b", "c"])
+    consumer = consumer_of(mock_cluster, topic, exported.tracing(), max_concurrency=1)
+
+    def handle(record: ConsumerRecord) -> None:
+        current = get_current_span().get_span_context()
+        seen.append((current.trace_id, current.span_id))
+        attach(set_span_in_context(exported.tracer.start_span("left behind")))
+
+    run_until(consumer, lambda: consumer.metrics().done == 3, handle)
+    spans = [span.context for span in exported.spans(f"process {topic}") if span.context]
+    assert sorted(seen) == sorted((each.trace_id, each.span_id) for each in spans)
+    assert len({trace for trace, _ in seen}) == 3
 
 
 @pytest.mark.parametrize(("handler", "options"), EXECUTORS)
