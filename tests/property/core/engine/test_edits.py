@@ -171,16 +171,16 @@ class EveryRecordEndsOnce(RuleBasedStateMachine):
         if not hasattr(self, "stored"):
             return
         self.engine.release([ORDERS], NOW)
-        self.engine.release_kept(self.engine.kept(), NOW)
         while len(self.stored) < len(self.log):
             before = len(self.stored), self.engine.work_remaining, self.position
             self.fetch(100)
+            released = self.engine.release_kept(self.engine.kept(), NOW)  # one can be behind another record
             for attempt in [*self.running, *self.engine.take(100, NOW + 2)]:
                 fate = "handled" if attempt.outcome is None else "moved"
                 self.engine.finish(attempt, NOW + 2, [Ended(attempt.offset, fate)])
             self.running = []
             self.commit(True)
-            assert before != (len(self.stored), self.engine.work_remaining, self.position), "nothing moves"
+            assert released or before != (len(self.stored), self.engine.work_remaining, self.position), "nothing moves"
         assert Counter(each.offset for each in self.stored) == Counter(range(len(self.log)))
         assert sum(self.engine.bytes_held) == 0
 
