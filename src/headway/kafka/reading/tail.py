@@ -54,8 +54,12 @@ class Tail:
     def take(self) -> ck.Message | None:
         """Return the next record or error, or None if nothing arrives within `RECORDS_AWAITED_FOR`."""
         now = time.monotonic()
-        if self._ids.is_due(now) and self._ids.look([self._topic], now).recreated:
-            self._begin_again()
+        if self._ids.is_due(now):
+            changes = self._ids.look([self._topic], now)
+            if changes.deleted:
+                log.warning("The topic %s was deleted. It is read again when it exists again.", self._topic)
+            if changes.recreated:
+                self._begin_again()
         return self._consumer.poll(RECORDS_AWAITED_FOR)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
