@@ -31,7 +31,7 @@ $(READY): requirements.lock pyproject.toml
 
 # The hot path is compiled if there is a C compiler; HEADWAY_COMPILE=0 builds plain Python, and 1 requires a compiler.
 BUILT := $(VENV)/.built-$(or $(HEADWAY_COMPILE),auto)
-$(BUILT): $(READY) hatch_build.py pyproject.toml $(shell find src/headway/core src/headway/execution src/headway/kafka/binding -name '*.py' -o -name '*.c')
+$(BUILT): $(READY) hatch_build.py pyproject.toml $(shell find src/headway/core src/headway/execution src/headway/kafka/binding src/headway/metrics -name '*.py' -o -name '*.c')
 	@echo "Building Headway. Compiling its hot path takes less than a minute."
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -q src
