@@ -41,6 +41,7 @@ ALLOWED = {
     | _BASE,
     "pipelines": {"settings"},
     "calls": {"core", "delay", "errors", "kafka", "priority", "records", "runtime", "settings"},
+    "contrib": {"calls", "core", "delay", "kafka", "priority", "runtime"} | _BASE,
     "rules": {"core", "errors", "kafka", "runtime", "settings"},
     "waiting": {"core", "errors", "kafka", "parallel", "records", "rules", "runtime", "settings"},
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
@@ -70,6 +71,7 @@ ONLY_IN = {
     "prometheus_client": {"metrics", "inspection"},
     "opentelemetry": {"metrics", "tracing"},
     "matplotlib": {"experiments"},
+    "sqlalchemy": {"contrib"},
 }
 
 IMPURE = {

@@ -24,6 +24,7 @@ SUMMARIES = {
     "consume": "Write the records of topics, highest level first, until Ctrl-C.",
     "schedule": "Schedule records for later; list, cancel or reschedule pending ones.",
     "relay": "Deliver delayed records when they are due.",
+    "outbox": "Send the rows of an outbox table, and look after those that Kafka refuses.",
     "worker": "Run handlers that are declared with @worker, and keep them running.",
     "top": "Watch queues: what waits, what is stuck, what failed, and what is due.",
     "rules": "Hold, drop or limit the records of a running group, and end such rules.",
