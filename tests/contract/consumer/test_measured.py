@@ -47,16 +47,19 @@ def send_to_levels(cluster: Cluster, topic: str, counts: dict[int, int], age: fl
 
 def test_the_metrics_of_a_priority_consumer_are_what_happened(kafka_cluster: Cluster) -> None:
     topic = kafka_cluster.topic()
-    send_to_levels(kafka_cluster, topic, {0: 100, 2: 10}, age=50)
     settings = {"client.id": "till", "statistics.interval.ms": 100, "max.poll.records": 30}
     with kafka_cluster.consumer(topic, **settings) as consumer:
         measure = consumer.measure()
         assert consumer.measure() == measure
         assert measure() == []  # it has not polled yet
         consumer.subscribe(topic)
-        returned = 0
-        while returned < 40:
-            returned += len(consumer.poll(30))
+        poll_until(consumer, lambda: len(consumer.assignment()) == 12)  # otherwise `pause` would miss some
+        send_to_levels(kafka_cluster, topic, {2: 10, 0: 100}, age=50)
+        returned = high = 0
+        while returned < 40 or high < 10:
+            records = consumer.poll(30)
+            returned += len(records)
+            high += sum(record.level == 2 for record in records)
         all_levels, bottom = (topic, "0", "0"), (topic, "0")
         low = returned - 10
         time.sleep(0.6)
