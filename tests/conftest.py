@@ -86,8 +86,10 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     return [each for each in (yield) if not isinstance(each, DoctestModule)]
 
 
-# What asks the broker for all of its topics and schedules comes first, while there are few.
+# What asks the broker for all of its topics, groups and schedules comes first, while there are few.
 _FIRST = (
+    "tests/contract/inspection/",
+    "tests/contract/dashboard/",
     "tests/contract/testing/",
     "tests/contract/delay/",
     "tests/contract/cli/test_schedule.py",

@@ -254,6 +254,7 @@ ELSEWHERE = {
     r"(\w+Metrics|\w+Progress|RecordMetadata|Origin|ScheduleHandle|InputRow|Response|DeadLetter) \w+": "given",
     r"(HandlerCall|CallResult) \w+": "given",
     r"(Async)?Calls\.call \w+": "passed on to the producer",
+    r"(Inbox|Outbox|OutboxRelay)(\.\w+)? \w+": "tests/contract/contrib",
     r"Producer\.count_wait \w+": "a time that the asyncio producer has taken",
     r"Relay \w+": "tests/unit/test_declarations.py and tests/broker",
     r"TopicPartition \w+": "an address; refused by the call that gets it",
