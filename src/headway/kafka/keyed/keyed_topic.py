@@ -109,7 +109,9 @@ class KeyedTopic(Closable):
 
     def _store(self, key: str, value: bytes | None) -> None:
         refused: list[Any] = []
-        client = ProducerClient({**self._config, "enable.idempotence": True})
+        # An idempotent producer waits half a second for its id. Without one, a retry can store the value twice, which
+        # changes nothing.
+        client = ProducerClient({**self._config, "enable.idempotence": False})
         try:
             client.produce(OutgoingRecord(self.name, value, key, 0), lambda error, _: refused.append(error))
         finally:
