@@ -53,7 +53,8 @@ class Call(Future[Any]):
     """A call that was made. As a future, it resolves to what the handler returned.
 
     It raises `CallFailedError` if the record failed for good, `DeliveryError` if it was not stored, and `KafkaError` if
-    the result cannot be read. If nobody keeps the object, its result is no longer waited for.
+    the result cannot be read. If nobody keeps the object, its result is no longer waited for, and its callbacks are not
+    called.
 
     Attributes:
         id: The id, with which any process can look up the result later.
@@ -67,7 +68,8 @@ class Call(Future[Any]):
         self._is_resolved = False
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.wrap_future(self).__await__()
+        # Several tasks can await the same call, and a task that is cancelled must not cancel it for the others.
+        return asyncio.shield(asyncio.wrap_future(self)).__await__()
 
     def settle(self, stored: StoredResult) -> None:
         """Resolve the call with its stored result, unless it has been resolved or cancelled."""

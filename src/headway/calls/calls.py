@@ -46,9 +46,11 @@ class Calls(Closable):
             raise ConfigError(f"The result topic is {topic!r}; it must be a valid name of a topic.")
         self._config = connection_of(config)
         self._topic = topic
-        self._lock = threading.Lock()  # protects the fields that follow
+        # Held while Kafka is asked, so a call in an event loop must not wait for it once `prepare` has returned.
+        self._opening = threading.Lock()
         self._logs: dict[int, ResultLog] = {}
         self._own: int | None = None  # the partition for the results of the calls that are made here
+        self._lock = threading.Lock()  # protects the fields that follow
         self._closed = False
         self._pending: WeakValueDictionary[str, Call] = WeakValueDictionary()
 
@@ -76,7 +78,7 @@ class Calls(Closable):
         Kafka does not answer.
         """
         call = self.expect(returns)
-        sent = [*headers, CallId.parse(call.id).header(self._topic)]
+        sent = [*headers, self.header(call)]
         producer.send(
             topic, value, key, sent, partition, level=level, due=due, expires=expires, on_delivery=call.delivered
         )
@@ -84,9 +86,8 @@ class Calls(Closable):
 
     def expect(self, returns: Any = Any) -> Call:
         """Return a `Call` for a record that the caller sends, with the header `header(call)`."""
-        call = Call(str(CallId(self.prepare(), int(time.time() * 1000), os.urandom(RANDOM_BYTES).hex())), returns)
-        self._pending[call.id] = call
-        return call
+        made = CallId(self.prepare(), int(time.time() * 1000), os.urandom(RANDOM_BYTES).hex())
+        return self._await(str(made), returns)
 
     def header(self, call: Call) -> Header:
         """Return the header with which a record asks for the result of this call."""
@@ -109,7 +110,7 @@ class Calls(Closable):
         """Return a `Call` for a call that was made earlier, perhaps by another process. Raises the errors of `get`."""
         parsed = CallId.parse(id)
         log = self._log(parsed.partition)
-        call = self._pending.setdefault(id, Call(id, returns))
+        call = self._await(id, returns)
         if (stored := log.find(parsed)) is not None:
             call.settle(StoredResult.read(stored, id))
         return call
@@ -118,6 +119,7 @@ class Calls(Closable):
         """Close the connections. Calls without a result fail with `ClosedError`."""
         with self._lock:
             self._closed = True
+        with self._opening:
             logs, self._logs = list(self._logs.values()), {}
         for log in logs:
             log.close()
@@ -125,20 +127,36 @@ class Calls(Closable):
 
     def prepare(self) -> int:
         """Do what the first call waits for. Returns the partition in which new results will be stored."""
-        with self._lock:
-            if self._own is None:
+        if self._own is None:
+            with self._opening:
+                self._check_open()
                 count = ensure_result_topic(Admin(self._config), self._topic)
-                self._own = random.randrange(count)  # noqa: S311 - not for security: it spreads the callers
+                # Another thread may have chosen the partition in the meantime.
+                self._own = random.randrange(count) if self._own is None else self._own  # noqa: S311 - spreads callers
         self._log(self._own)
         return self._own
 
     def _log(self, partition: int) -> ResultLog:
-        with self._lock:
-            if self._closed:
-                raise ClosedError("The calls are closed. Create a new Calls to continue.")
+        if (log := self._logs.get(partition)) is not None:
+            return log
+        with self._opening:
+            self._check_open()
             if partition not in self._logs:
                 self._logs[partition] = ResultLog(self._config, self._topic, partition, self._arrived, self._fail_all)
             return self._logs[partition]
+
+    def _await(self, id: str, returns: Any) -> Call:
+        """Return the pending call with this id, or a new one. Once the object is closed, this raises `ClosedError`."""
+        with self._lock:
+            self._check_open()
+            call = self._pending.get(id)
+            if call is None or call.done():  # a call that was cancelled can be waited for again
+                call = self._pending[id] = Call(id, returns)
+            return call
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("The calls are closed. Create a new Calls to continue.")
 
     def _arrived(self, id: str, value: bytes) -> None:
         if (call := self._pending.pop(id, None)) is None:
@@ -151,5 +169,6 @@ class Calls(Closable):
             call.settle(stored)
 
     def _fail_all(self, error: KafkaError | ClosedError) -> None:
-        for call in list(self._pending.values()):
-            call.fail(error)
+        for reference in self._pending.valuerefs():  # a copy, because other threads add calls
+            if (call := reference()) is not None:
+                call.fail(error)

@@ -199,6 +199,26 @@ async def test_a_cancelled_call_is_forgotten_and_others_are_answered(service: Se
             assert await other == Thumbnail(3, b"dog")
 
 
+async def test_tasks_that_await_one_call_do_not_cancel_it_for_each_other(service: Service) -> None:
+    async with AsyncProducer(service.config) as producer, AsyncCalls(service.config, service.results) as calls:
+        call = calls.call(producer, service.topic, "cat", returns=Thumbnail)
+        same = await calls.attach(call.id, returns=Thumbnail)
+        others = asyncio.ensure_future(_awaited(same))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_awaited(call), 0.1)
+        with answering(service, resize_async):
+            assert await others == await call == Thumbnail(3, b"cat")
+
+
+def test_a_cancelled_call_can_be_attached_to_again(service: Service) -> None:
+    with Producer(service.config) as producer, Calls(service.config, service.results) as calls:
+        call = calls.call(producer, service.topic, "cat", returns=Thumbnail)
+        assert call.cancel()
+        again = calls.attach(call.id, returns=Thumbnail)
+        with answering(service):
+            assert again.result(30) == Thumbnail(3, b"cat")
+
+
 async def _awaited(call: Call) -> Any:
     return await call
 
@@ -278,6 +298,24 @@ def test_a_call_fails_if_its_record_is_not_delivered_or_the_object_is_closed(ser
         pending.result(5)
     with pytest.raises(ClosedError, match="Create a new Calls"):
         calls.get(pending.id)
+    with pytest.raises(ClosedError, match="Create a new Calls"):
+        calls.expect()
+
+
+def test_a_callback_of_a_call_can_look_up_make_and_close_calls(service: Service) -> None:
+    closed = threading.Event()
+
+    def close(call: Any) -> None:
+        assert calls.get(call.id) is not None
+        calls.call(producer, service.topic, "dog")
+        calls.close()
+        closed.set()
+
+    with answering(service), Producer(service.config) as producer:
+        calls = Calls(service.config, service.results)
+        made = calls.call(producer, service.topic, "cat")
+        made.add_done_callback(close)
+        assert closed.wait(30)
 
 
 def test_a_call_that_nobody_keeps_is_not_waited_for(service: Service) -> None:

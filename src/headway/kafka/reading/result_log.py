@@ -89,15 +89,17 @@ class ResultLog(Closable):
             if found is not None:
                 self._keep(name, found)
                 return found
-            # The result may have arrived during the search.
-            if (kept := self._kept.get(name)) is None and len(self._missing) < _MOST_MISSING:
+            # The result may have arrived during the search, and may even have been dropped since.
+            is_known = self._start == end and len(self._missing) < _MOST_MISSING
+            if (kept := self._kept.get(name)) is None and is_known:
                 self._missing.add(name)
             return kept
 
     def close(self) -> None:
         """Stop the thread and close the connections."""
         self._ended.set()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:  # a callback of a call can close everything
+            self._thread.join()
         self._tail.close()
         with self._searching:
             if self._reader is not None:
